@@ -1,4 +1,4 @@
-"""What was measured on one trained network, as plain floats: measures fill it, protocol reads it."""
+"""What was measured on one network, as plain floats: measures fill it, protocol reads it."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Evidence(Record):
     ``cosine_aggregates``        the same cosines aggregated in other named ways
     ``nudging``                  change of loss after a small step along -a_l
     ``perturbation_correlation`` correlation of <a_l, v> with the true change of loss under v
-    ``perturbation_controls``    the same for the exact gradient ("bp") and random vectors ("random")
+    ``perturbation_controls``    the same for the exact gradient ("bp"), a random vector ("random")
     ``stability``                mean pairwise cosine of the reference direction across minibatches
     ``stability_mode``           which direction ``stability`` compared
     ``reference_angle``          degrees between the reference in ``dtype`` and in float64
@@ -158,7 +158,7 @@ class Evidence(Record):
     ``null``                     the deep cosine beside its fresh-feedback null
     ``accuracy``, ``loss``       on the evaluation data, where it was measured
     ``nonfinite``                the first place that held a number that is not finite: "state h_3"
-    ``facts``                    raw observations for the reliability flags (see protocol.flags.FACTS)
+    ``facts``                    raw observations behind the reliability flags (protocol.flags.FACTS)
     ``undefined``                why a value has no meaning: "gamma" or "cosine[0]" -> reason
 
     A quantity that was not measured stays empty (or NaN); one that was measured but has no
