@@ -1,1 +1,1 @@
-"""placeholder"""
+"""Networks: any module seen as embed -> blocks -> readout, and a small zoo of audited ones."""

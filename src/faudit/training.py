@@ -1,0 +1,321 @@
+"""Training: one local step for every rule, and ``train``, which yields one record per epoch.
+
+The step is one backward call. Every stage's output is a root with its credit as gradient, so no
+gradient crosses a state: block k learns from ``credits[k + 1]`` and from nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from math import cos, isfinite, pi
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from faudit.errors import DataError, NetworkError, NonFiniteError, RecipeError
+from faudit.networks.scene import Loss, Scene, cross_entropy, scene
+from faudit.networks.view import Network, evaluating
+from faudit.recipe import Training
+from faudit.rules.base import CreditRule
+from faudit.seeds import derive, seeded
+
+Batches = Callable[[torch.Generator], Iterable[tuple[Any, Tensor]]]
+"""Given the epoch's own generator, the batches (x, y) of one epoch."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What training says of one epoch; what the network became is for others to measure."""
+
+    epoch: int
+    train_loss: float
+    lr: float
+    extra: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, one level deep."""
+        values = asdict(self)
+        return {**values.pop("extra"), **values}
+
+
+class Learner:
+    """A network, its rule and their optimiser: all that an interrupted run has to get back.
+
+    >>> from faudit.networks.zoo import ResMLP
+    >>> from faudit.rules import make_rule
+    >>> net = Network.of(ResMLP(inputs=6, width=8, depth=2, classes=3))
+    >>> x, y = torch.randn(16, 6), torch.arange(16) % 3
+    >>> rule = make_rule("dfa", net.layout(x), seed=1)
+    >>> learner = Learner(net, rule, Training(epochs=2, batch=16), x, seed=0)
+    >>> [record.epoch for record in train(learner, lambda generator: [(x, y)])]
+    [1, 2]
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        rule: CreditRule,
+        settings: Training,
+        x: Any,
+        *,
+        seed: int,
+        loss: Loss = cross_entropy,
+    ) -> None:
+        self.network, self.rule, self.settings = network, rule, settings
+        self.seed, self.loss = seed, loss
+        self.epoch = 0
+        freeze_blocks(network, settings.trainable_blocks)
+        parts = parameter_parts(network, x, loss)
+        self.mirrors = [pair for pair in rule.mirrors(network) if pair[0].requires_grad]
+        local = parts.local + [mirror for _, mirror in self.mirrors]
+        self.inputs = parts.local + parts.readout
+        self.optimiser = torch.optim.AdamW(
+            [{"params": local, "local": True}, {"params": parts.readout, "local": False}],
+            lr=settings.lr,
+            weight_decay=settings.weight_decay,
+        )
+
+    def step(self, x: Any, y: Tensor) -> tuple[Tensor, dict[str, float]]:
+        """Learn from one batch; returns its mean loss and what the rule has to report."""
+        seen = scene(self.network, x, y, self.loss)
+        report = self.rule.fit(seen)
+        for repeat in range(self.settings.block_steps):
+            seen = seen if repeat == 0 else scene(self.network, x, y, self.loss)
+            self._update(seen)
+        with torch.no_grad():
+            return self.loss(seen.logits, y).mean(), report
+
+    def _update(self, seen: Scene) -> None:
+        self.optimiser.zero_grad(set_to_none=True)
+        local_gradients(seen, self.rule.credits(seen), self.settings, self.inputs)
+        for weight, mirror in self.mirrors:
+            mirror.grad = None if weight.grad is None else weight.grad.clone()
+        self.optimiser.step()
+        for _ in range(self.settings.idle_steps):
+            self._idle_step()
+        self.rule.after_step(self.network)
+
+    def _idle_step(self) -> None:
+        for group in self.optimiser.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.grad.zero_()
+        self.optimiser.step()
+
+    def run_epoch(self, batches: Batches) -> Epoch:
+        """Learn from one epoch's batches, in an order that depends on seed and epoch alone."""
+        lr = self._set_rates()
+        losses: list[Tensor] = []
+        extra: dict[str, float] = {}
+        self.network.module.train()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(self.seed, 1, self.epoch))
+            for x, y in batches(seeded(self.seed, 2, self.epoch)):
+                loss, extra = self.step(x, y)
+                losses.append(loss)
+        if not losses:
+            raise DataError("an epoch had no batch; the data are empty or smaller than one batch")
+        mean = float(torch.stack(losses).double().mean())
+        self.epoch += 1
+        if not isfinite(mean):
+            raise self._non_finite(x)
+        return Epoch(self.epoch, mean, lr, extra)
+
+    def _set_rates(self) -> float:
+        settings = self.settings
+        local = settings.schedule if settings.local_schedule == "same" else settings.local_schedule
+        share = self.epoch / settings.epochs
+        for group in self.optimiser.param_groups:
+            kind, scale = (local, settings.local_lr) if group["local"] else (settings.schedule, 1.0)
+            group["lr"] = settings.lr * scale * scheduled(kind, share)
+        return float(self.optimiser.param_groups[1]["lr"])
+
+    def _non_finite(self, x: Any) -> NonFiniteError:
+        layer = first_non_finite(self.network, x) or "the loss"
+        return NonFiniteError(
+            f"training met a number that is not finite in {layer}, epoch {self.epoch};"
+            " a lower learning rate or a penalty keeps the stream bounded",
+            layer=layer,
+            epoch=self.epoch,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that changes while training."""
+        own = self.rule.optimiser
+        return {
+            "epoch": self.epoch,
+            "network": self.network.module.state_dict(),
+            "rule": self.rule.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "rule_optimiser": own.state_dict() if own is not None else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where ``state`` was taken; the next epoch is the same to the last bit."""
+        self.network.module.load_state_dict(state["network"])
+        self.rule.load_state_dict(state["rule"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        if self.rule.optimiser is not None:
+            self.rule.optimiser.load_state_dict(state["rule_optimiser"])
+        self.epoch = state["epoch"]
+
+
+def train(learner: Learner, batches: Batches) -> Iterator[Epoch]:
+    """Train to the last epoch, yielding a record after each; stop early with ``break``."""
+    while learner.epoch < learner.settings.epochs:
+        yield learner.run_epoch(batches)
+
+
+def local_gradients(
+    seen: Scene, credits: list[Tensor], settings: Training, inputs: list[nn.Parameter]
+) -> None:
+    """Add to every parameter's ``.grad`` that of the mean over the batch of the local objectives
+
+    ``<f_l(h_l), credits[l+1]> + penalty * ||f_l(h_l)||^2`` for blocks, ``<h_0, credits[0]>`` for the
+    embedding, and the loss itself for the readout.
+    """
+    if settings.normalise == "sample":
+        credits = [unit(credit) for credit in credits]
+    count = len(seen.targets)
+    roots = list(zip(seen.local.outputs, credits, strict=True))
+    roots += [(seen.local.logits, seen.error)]
+    if settings.penalty:
+        roots += penalty_roots(seen, settings.penalty, settings.penalty_over)
+    live = [(root, credit / count) for root, credit in roots if root.requires_grad]
+    tensors, grads = zip(*live, strict=True)
+    torch.autograd.backward(tensors, grads, inputs=inputs)
+
+
+def penalty_roots(seen: Scene, penalty: float, over: str) -> list[tuple[Tensor, Tensor]]:
+    """Each block's update f with the gradient 2 * penalty * f of its squared norm."""
+    roots = []
+    for index, update in enumerate(seen.local.updates):
+        f = _difference(seen, index) if update is None else update
+        scale = 2 * penalty / (f[0].numel() if over == "mean" else 1)
+        roots.append((f, scale * f.detach()))
+    return roots
+
+
+def _difference(seen: Scene, index: int) -> Tensor:
+    """A block's update where only its sum is known; rounds off once the stream dwarfs it."""
+    before, after = seen.local.leaves[index].detach(), seen.local.outputs[index + 1]
+    if before.shape != after.shape:
+        raise NetworkError(
+            f"block {seen.network.names[index]!r} turns {tuple(before.shape)} into"
+            f" {tuple(after.shape)}, so its update cannot be penalised; make the block a"
+            " faudit.networks.view.Residual"
+        )
+    return after - before
+
+
+def unit(credit: Tensor) -> Tensor:
+    """Every sample's credit divided by its norm; a credit of zero stays zero.
+
+    >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+    tensor([[0.6000, 0.8000],
+            [0.0000, 0.0000]])
+    """
+    flat = credit.flatten(1)
+    largest = flat.abs().amax(1, keepdim=True)
+    scaled = flat / torch.where(largest > 0, largest, 1)
+    norm = scaled.norm(dim=1, keepdim=True)
+    return (scaled / torch.where(norm > 0, norm, 1)).view_as(credit)
+
+
+def scheduled(kind: str, share: float) -> float:
+    """The learning rate's factor after this share of the epochs.
+
+    >>> scheduled("cosine", 0.5), scheduled("constant", 0.5)
+    (0.5, 1.0)
+    """
+    return 1.0 if kind == "constant" else round((1 + cos(pi * share)) / 2, 15)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The trainable parameters: those taught by local credit, and the readout's."""
+
+    local: list[nn.Parameter]
+    readout: list[nn.Parameter]
+
+
+def parameter_parts(network: Network, x: Any, loss: Loss = cross_entropy) -> Parts:
+    """Which trainable parameters the readout uses, found by asking autograd; the rest are local.
+
+    A parameter used on both sides (tied embeddings) counts as the readout's.
+    """
+    trainable = [p for p in network.module.parameters() if p.requires_grad]
+    cut: list[Tensor] = []
+
+    def at(index: int, h: Tensor) -> Tensor:
+        cut.append(h.detach().requires_grad_())
+        return cut[-1]
+
+    with torch.enable_grad(), evaluating(network.module):
+        logits = network.trace(x, at).logits
+    reached = torch.autograd.grad(logits.sum(), trainable, allow_unused=True)
+    used = {id(p) for p, g in zip(trainable, reached, strict=True) if g is not None}
+    return Parts(
+        [p for p in trainable if id(p) not in used], [p for p in trainable if id(p) in used]
+    )
+
+
+def freeze_blocks(network: Network, trainable: int | None) -> None:
+    """Leave only the last ``trainable`` blocks to be trained; None leaves all.
+
+    Frozen weights do not change by a bit. Running statistics (BatchNorm) still follow the data:
+    they are measurements of the random block, not something it learned.
+    """
+    if trainable is None:
+        return
+    if trainable > network.depth:
+        raise RecipeError(
+            f"cannot train the last {trainable} blocks of a network with {network.depth}"
+        )
+    for block in network.blocks[: network.depth - trainable]:
+        block.requires_grad_(False)
+
+
+def first_non_finite(network: Network, x: Any) -> str | None:
+    """Where the first number that is not finite stands, from weights to logits; None if nowhere."""
+    for name, weight in network.module.named_parameters():
+        if not bool(weight.isfinite().all()):
+            return f"the weights {name}"
+    with torch.no_grad(), evaluating(network.module):
+        seen = network.trace(x)
+    for index, h in enumerate(seen.states):
+        if not bool(h.isfinite().all()):
+            return f"the state h_{index}"
+    return None if bool(seen.logits.isfinite().all()) else "the logits"
+
+
+@dataclass(frozen=True)
+class Score:
+    """How a network does on one split: share right, mean loss, and which samples were right."""
+
+    accuracy: float
+    loss: float
+    correct: Tensor
+
+
+def evaluate(
+    network: Network, batches: Iterable[tuple[Any, Tensor]], loss: Loss = cross_entropy
+) -> Score:
+    """Accuracy and mean loss in eval mode.
+
+    >>> net = Network.of(nn.Sequential(nn.Linear(2, 2), nn.Identity()), blocks=["0"])
+    >>> evaluate(net, [(torch.eye(2), torch.tensor([0, 1]))]).correct.shape
+    torch.Size([2])
+    """
+    correct, losses = [], []
+    with torch.no_grad(), evaluating(network.module):
+        for x, y in batches:
+            logits = network.run(x, lambda _, h: h)
+            losses.append(loss(logits, y))
+            correct.append(logits.argmax(-1) == y)
+    if not correct:
+        raise DataError("there is no sample to evaluate on")
+    right = torch.cat(correct)
+    return Score(float(right.double().mean()), float(torch.cat(losses).double().mean()), right)
