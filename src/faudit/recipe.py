@@ -1,4 +1,4 @@
-"""Recipe: one run as frozen, validated data with a stable digest; imports nothing, not even torch."""
+"""Recipe: one run as frozen, validated data with a stable digest; imports no torch."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Recipe(_Part):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """A recipe from plain values; every problem is named, with near matches for unknown keys."""
+        """A recipe from plain values; every problem is named, with near matches for keys."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:

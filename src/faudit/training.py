@@ -171,10 +171,10 @@ def train(learner: Learner, batches: Batches) -> Iterator[Epoch]:
 def local_gradients(
     seen: Scene, credits: list[Tensor], settings: Training, inputs: list[nn.Parameter]
 ) -> None:
-    """Add to every parameter's ``.grad`` that of the mean over the batch of the local objectives
+    """Add to every parameter's ``.grad`` that of its local objective, a mean over the batch.
 
-    ``<f_l(h_l), credits[l+1]> + penalty * ||f_l(h_l)||^2`` for blocks, ``<h_0, credits[0]>`` for the
-    embedding, and the loss itself for the readout.
+    A block's is ``<f_l(h_l), credits[l+1]> + penalty * ||f_l(h_l)||^2``, the embedding's is
+    ``<h_0, credits[0]>``, and the readout's is the loss itself.
     """
     if settings.normalise == "sample":
         credits = [unit(credit) for credit in credits]

@@ -187,7 +187,7 @@ def _output_gradients(local: Local, targets: Tensor, loss: Loss) -> tuple[Tensor
 
 
 class _BackwardWeights(TorchFunctionMode):
-    """Linear and convolutional layers that compute with one weight and differentiate with another."""
+    """Linear and convolutional layers that compute with one weight and derive with another."""
 
     LAYERS = (F.linear, F.conv1d, F.conv2d, F.conv3d)
 

@@ -145,7 +145,7 @@ class Network(ABC):
 
     @abstractmethod
     def block(self, x: Any, index: int, h: Tensor) -> Tensor:
-        """What leaves block ``index`` when ``h`` enters it (``x`` gives the rest of the context)."""
+        """What leaves block ``index`` when ``h`` enters it; ``x`` gives the rest of the context."""
 
     @abstractmethod
     def logits_from(self, x: Any, index: int, h: Tensor) -> Tensor:
@@ -409,9 +409,11 @@ class _Composed:
         return self._embed(x)
 
     def readout(self, h: Tensor) -> Any:
-        norm = getattr(self._module, "out_ln", None)
-        head = getattr(self._module, "out_head", None) or self._module.head
-        return head(h if norm is None else norm(h))
+        h = self._part("out_ln")(h) if hasattr(self._module, "out_ln") else h
+        return self._part("out_head" if hasattr(self._module, "out_head") else "head")(h)
+
+    def _part(self, name: str) -> nn.Module:
+        return self._module.get_submodule(name)
 
 
 def _composed(model: nn.Module) -> Staged | None:

@@ -1,4 +1,4 @@
-"""The audited architectures: ResMLP, ViTMini, SmallResNet and StudentNet, each written as stages."""
+"""The audited architectures, each written as stages: ResMLP, ViTMini, SmallResNet, StudentNet."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class CreditRule(nn.Module, ABC):
         return other if like is None else other.to(like.device, like.dtype)
 
     def mirrors(self, network: Network) -> list[tuple[nn.Parameter, nn.Parameter]]:
-        """(weight, mirror) pairs: each mirror is stepped with its weight's gradient and optimiser."""
+        """(weight, mirror) pairs; a mirror gets its weight's gradient in the same optimiser."""
         return []
 
     def after_step(self, network: Network) -> None:

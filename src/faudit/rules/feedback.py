@@ -156,6 +156,9 @@ class FixedRandomSign(UniformSign):
 
     has_feedback = True
 
+    seed: Tensor
+    draw: Tensor
+
     def __init__(
         self, layout: Layout, generator: torch.Generator, *, scale: float | None = None
     ) -> None:
@@ -192,20 +195,19 @@ class KolenPollack(BackwardWeights):
         if not 0 < decay < 1:
             raise RuleError(f"Kolen-Pollack needs a decay between 0 and 1, not {decay!r}")
         self.decay = decay
-        self.matrices = nn.ModuleList(
-            nn.ParameterList(nn.Parameter(_uniform(s, generator)) for s in shapes)
+        self.matrices = nn.ParameterList(
+            nn.Parameter(_uniform(shape, generator))
             for shapes in layout.weights
+            for shape in shapes
         )
 
     def backward_weight(self, index: int, position: int, weight: Tensor) -> Tensor:
-        return self.matrices[index][position].detach()
+        before = sum(len(shapes) for shapes in self.layout.weights[:index])
+        return self.matrices[before + position].detach()
 
     def mirrors(self, network: Network) -> list[tuple[nn.Parameter, nn.Parameter]]:
-        return [
-            pair
-            for index in range(network.depth)
-            for pair in zip(network.weights(index), self.matrices[index], strict=True)
-        ]
+        weights = [w for index in range(network.depth) for w in network.weights(index)]
+        return list(zip(weights, self.matrices, strict=True))
 
     def after_step(self, network: Network) -> None:
         with torch.no_grad():
