@@ -1,1 +1,1 @@
-"""placeholder"""
+"""Measures: how big, which way, and with what effect; they see networks and never rules."""

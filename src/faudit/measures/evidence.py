@@ -8,7 +8,7 @@ from html import escape
 from math import inf, isfinite, nan
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from faudit.errors import FauditError, unknown
 
@@ -158,7 +158,7 @@ class Evidence(Record):
     ``null``                     the deep cosine beside its fresh-feedback null
     ``accuracy``, ``loss``       on the evaluation data, where it was measured
     ``nonfinite``                the first place that held a number that is not finite: "state h_3"
-    ``facts``                    raw observations behind the reliability flags (protocol.flags.FACTS)
+    ``facts``                    raw observations behind the reliability flags: protocol.flags.FACTS
     ``undefined``                why a value has no meaning: "gamma" or "cosine[0]" -> reason
 
     A quantity that was not measured stays empty (or NaN); one that was measured but has no
@@ -183,10 +183,10 @@ class Evidence(Record):
     cosine_clamped: tuple[float, ...] = ()
     deep_cosine: float = nan
     gamma: float = nan
-    cosine_aggregates: dict[str, float] = {}
+    cosine_aggregates: dict[str, float] = Field(default_factory=dict)
     nudging: tuple[float, ...] = ()
     perturbation_correlation: tuple[float, ...] = ()
-    perturbation_controls: dict[str, tuple[float, ...]] = {}
+    perturbation_controls: dict[str, tuple[float, ...]] = Field(default_factory=dict)
     stability: float = nan
     stability_mode: str | None = None
     reference_angle: tuple[float, ...] = ()
@@ -195,8 +195,8 @@ class Evidence(Record):
     accuracy: float | None = None
     loss: float | None = None
     nonfinite: str | None = None
-    facts: dict[str, bool | float | str] = {}
-    undefined: dict[str, str] = {}
+    facts: dict[str, bool | float | str] = Field(default_factory=dict)
+    undefined: dict[str, str] = Field(default_factory=dict)
 
     @field_validator("facts", mode="before")
     @classmethod
@@ -292,9 +292,27 @@ class Evidence(Record):
             raise FauditError(f"batch is {batch}; a mean loss needs at least one sample")
         return tuple(norm / batch for norm in self.reference_norm)
 
+    @property
+    def largest_growth(self) -> float | None:
+        """The largest growth of any block where it is known; None where none is.
+
+        >>> Evidence(layers=2, samples=8, growth=(nan, 3.0)).largest_growth
+        3.0
+        """
+        return max((g for g in self.growth if g == g), default=None)
+
+    def deepest_reference(self, batch: int) -> float | None:
+        """||g_L|| at a mean loss over ``batch`` samples; None where it is not known.
+
+        >>> Evidence(layers=1, samples=8, reference_norm=(1.0, 0.128)).deepest_reference(128)
+        0.001
+        """
+        norms = self.reference_norm_at(batch)
+        return norms[-1] if norms and norms[-1] == norms[-1] else None
+
     def __str__(self) -> str:
-        notes = [_printable(line) for line in _notes(self)]
-        return "\n".join([_printable(_title(self)), *_aligned(_columns(self)), *notes])
+        notes = [printable(line) for line in _notes(self)]
+        return "\n".join([printable(_title(self)), *_aligned(_columns(self)), *notes])
 
     def _repr_html_(self) -> str:
         return html_table(_title(self), _columns(self), _notes(self))
@@ -438,8 +456,12 @@ def _aligned(columns: Sequence[Column]) -> list[str]:
     return ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
 
 
-def _printable(text: str) -> str:
-    """Text without control characters, so that a foreign record cannot drive a terminal."""
+def printable(text: str) -> str:
+    """Text without control characters, so that a foreign record cannot drive a terminal.
+
+    >>> printable("layer\\x1b[2J")
+    'layer?[2J'
+    """
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
