@@ -324,8 +324,12 @@ def _check_sizes(evidence: Evidence) -> None:
             f"Evidence: layers is {evidence.layers} and samples is {evidence.samples}; layers "
             f"counts blocks (0 to {MOST_LAYERS}), samples counts examples (1 or more)"
         )
-    for name in (*PER_STATE, *PER_BLOCK):
-        found, wanted = len(getattr(evidence, name)), evidence.length(name)
+    sizes = {n: len(getattr(evidence, n)) for n in (*PER_STATE, *PER_BLOCK)}
+    sizes |= {
+        f"perturbation_controls[{k}]": len(v) for k, v in evidence.perturbation_controls.items()
+    }
+    for name, found in sizes.items():
+        wanted = evidence.layers + (name not in PER_BLOCK)
         if found not in (0, wanted):
             raise FauditError(
                 f"Evidence: {name} has {found} values; {evidence.layers} blocks give {wanted} "
