@@ -45,6 +45,7 @@ def test_a_lone_run_of_a_kind_leaves_the_range_unknown() -> None:
     assert d1.separable
     assert isnan(d1.low)
     assert isnan(d1.high)
+    assert "range unknown" in str(d1)
 
 
 def test_overlap_proposes_nothing_and_says_so() -> None:

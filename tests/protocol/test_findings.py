@@ -112,7 +112,8 @@ def test_reference_validity_reads_the_deepest_state_at_the_declared_reduction() 
 @pytest.mark.parametrize(
     ("angle", "norm", "words"),
     [
-        (0.01, 6.4e-8, "sound, but a clamped cosine distorts it"),
+        (0.01, 6.4e-8, "sound, but a cosine clamped at 1e-08 shrinks"),  # 5e-10 at 128
+        (0.01, 6.4e-6, "sound, though close to the floor of 1e-08"),  # 5e-8 at 128
         (84.0, 6.4e-8, "mostly rounding noise"),
         (0.01, 6.4e-2, "sound"),
     ],

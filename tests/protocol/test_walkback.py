@@ -47,6 +47,8 @@ def test_four_steps_quote_the_evidence() -> None:
         (DFA, LOW, {"early": VALID.replace(deep_cosine=0.4)}, "measurement degeneracy"),
         (DFA, LOW, {"early": DFA}, "measurement degeneracy"),  # still unreadable
         (DFA, HIGH, {}, "measurement degeneracy"),
+        (DFA.replace(reference_angle=(0.1, 0.1, 0.1)), LOW, {}, "both"),  # exact and readable
+        (DFA.replace(reference_angle=(0.1, 0.1, 80.0)), LOW, {}, "measurement degeneracy"),
         (VALID, LOW, {}, "low credit quality"),
         (VALID.replace(deep_cosine=0.6), LOW, {}, "low credit quality"),  # the paper: FA on d512 L2
         (VALID.replace(deep_cosine=0.9), HIGH, {}, "stands"),

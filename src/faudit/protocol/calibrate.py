@@ -33,8 +33,11 @@ class Proposal(Record):
         return not isnan(self.threshold)
 
     def __str__(self) -> str:
-        value = f"{self.threshold:.3g} ({self.low:.3g} to {self.high:.3g})"
-        return f"{self.code}: {value if self.separable else 'no threshold'}: {self.reason}"
+        if not self.separable:
+            return f"{self.code}: no threshold: {self.reason}"
+        alone = isnan(self.low)
+        span = "range unknown: a lone run" if alone else f"{self.low:.3g} to {self.high:.3g}"
+        return f"{self.code}: {self.threshold:.3g} ({span}): {self.reason}"
 
 
 class Calibration(Record):

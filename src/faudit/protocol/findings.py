@@ -191,7 +191,7 @@ def scale_stability(evidence: Evidence, thresholds: Thresholds) -> Finding:
     if flagged is None:
         missing = next(layer for layer in range(evidence.layers) if layer not in known)
         return _finding("D1", limit, f"block {missing}: {evidence.why('growth', missing)}")
-    reason = f"block {block} multiplies the state's norm by {growth:.3g} (limit {limit:g})"
+    reason = f"block {block} multiplies the state's norm by {growth:.4g} (limit {limit:g})"
     return _finding("D1", limit, reason, growth, flagged, {"block": block})
 
 
@@ -206,7 +206,7 @@ def reference_validity(evidence: Evidence, thresholds: Thresholds) -> Finding:
 
     ||g_L|| depends on the loss's reduction, so it is read at a declared one, with the value per
     sample beside it. Where the angle to float64 was measured the reason says what a small norm
-    means: a sound direction that the cosine's clamp would distort, or rounding noise. The paper,
+    means: a sound direction that only the cosine's clamp would spoil, or rounding noise. The paper,
     5.1, diagnostic 2.
 
     >>> evidence = Evidence(layers=1, samples=8, reference_norm=(1e-4, 6.4e-8))
@@ -226,15 +226,20 @@ def reference_validity(evidence: Evidence, thresholds: Thresholds) -> Finding:
     )
     if not evidence.why("reference_angle", last):
         details["angle"] = evidence.reference_angle[last]
-        reason += f"; {_angle(details['angle'], bool(flagged))}"
+        reason += f"; {_angle(details['angle'], norm, thresholds)}"
     return _finding("D2", limit, reason, norm, flagged, details)
 
 
-def _angle(degrees: float, flagged: bool) -> str:
-    start = f"it lies {degrees:.2g} degrees from its float64 twin"
+def _angle(degrees: float, norm: float, thresholds: Thresholds) -> str:
+    """What a reference of this norm and angle to float64 is: noise, shrunk, close, or fine."""
+    start, eps = f"it lies {degrees:.2g} degrees from its float64 twin", thresholds.eps
     if degrees > NOISY_ANGLE:
         return f"{start}: mostly rounding noise"
-    return f"{start}: sound, but a clamped cosine distorts it" if flagged else f"{start}: sound"
+    if norm < eps:
+        return f"{start}: sound, but a cosine clamped at {eps:.2g} shrinks"
+    if thresholds.collapses(norm):
+        return f"{start}: sound, though close to the floor of {eps:.2g}"
+    return f"{start}: sound"
 
 
 def depth_utility(

@@ -8,7 +8,7 @@ from typing import Literal
 
 from faudit.measures.evidence import Evidence, Record
 from faudit.protocol.diagnosis import Verdict
-from faudit.protocol.findings import Finding
+from faudit.protocol.findings import NOISY_ANGLE, Finding
 from faudit.protocol.replay import Replay
 
 Decision = Literal["stands", "measurement degeneracy", "low credit quality", "both", "undecided"]
@@ -48,10 +48,10 @@ def walk_back(
 ) -> WalkBack:
     """Walk a headline claim through the four steps of the second draft, Appendix C.
 
-    A degenerate reference hides the quality of the credit, so step 4 looks where the reference is
-    still valid: ``early`` in the same training, or on a ``penalised`` twin. ``timeline`` says when
-    the measurement broke, ``elsewhere`` how the rule fares on other networks. The chain is
-    asymmetric: passing it never certifies a method, failing one step is enough.
+    A degenerate reference hides the quality of the credit, so step 4 looks where the reference can
+    be read: here if float64 confirms it, ``early`` in the same training, on a ``penalised`` twin.
+    ``timeline`` says when the measurement broke, ``elsewhere`` how the rule fares on other
+    networks. The chain is asymmetric: passing never certifies a method, failing a step is enough.
 
     >>> from faudit.protocol.diagnosis import diagnose
     >>> dfa = Evidence(layers=1, samples=512, gamma=0.10, deep_cosine=-0.02, growth=(237.0,),
@@ -63,8 +63,8 @@ def walk_back(
        (6.4e-08 per sample), under 1e-07. Alignment at depth is walked back as ungrounded.
     3. Do trained blocks beat random blocks? No: accuracy 0.306 is 4.3 pp below frozen blocks at
        0.349 (2 pp above needed). The claim of trained depth is walked back.
-    4. Which failure is it? The reference is degenerate, which hides the quality of the credit;
-       measure early in training or under a penalty to see it.
+    4. Which failure is it? The reference is degenerate, which hides credit quality from a clamped
+       cosine; measure early in training, under a penalty or against float64 to see it.
     Decision: measurement degeneracy.
     """
     quality = _low_quality(evidence, verdict, early, penalised)
@@ -118,8 +118,8 @@ def _low_quality(
     seen = {where: e.deep_cosine for where, e in readable.items() if _aligned(e) is not None}
     for where, cosine in seen.items():
         if not _aligned(readable[where]):
-            return True, f"{where}, with a valid reference, deep cosine is {cosine:+.3f}"
-    if "on this network" in readable and verdict.finding("D3").flagged:
+            return True, f"{where}, where the reference can be read, deep cosine is {cosine:+.3f}"
+    if _valid(evidence, verdict) and verdict.finding("D3").flagged:
         return True, "the reference is valid and yet the trained blocks add nothing"
     for where, cosine in seen.items():
         return False, f"{where} deep cosine is {cosine:+.3f}"
@@ -127,8 +127,19 @@ def _low_quality(
 
 
 def _readable(evidence: Evidence, verdict: Verdict) -> bool:
+    """Whether cosines at depth mean something: D2 does not flag, or float64 shows it need not."""
+    return _valid(evidence, verdict) or _sound(evidence)
+
+
+def _valid(evidence: Evidence, verdict: Verdict) -> bool:
     norm = evidence.deepest_reference(verdict.thresholds.reference_batch)
     return verdict.thresholds.collapses(norm) is False
+
+
+def _sound(evidence: Evidence) -> bool:
+    # Cosines here are exact, so a small reference spoils them only where rounding turned it.
+    angles = evidence.reference_angle[1:]
+    return bool(angles) and all(angle <= NOISY_ANGLE for angle in angles)
 
 
 def _aligned(evidence: Evidence) -> bool | None:
@@ -154,9 +165,11 @@ def _quality(verdict: Verdict, quality: tuple[bool | None, str]) -> str:
     if verdict.outcome in ("INVALID", "INCOMPLETE"):
         return f"Open: the verdict is {verdict}."
     if verdict.mode_one:
-        start = "The reference is degenerate, which hides the quality of the credit;"
+        start = "The reference is degenerate, which hides credit quality from a clamped cosine;"
         if low is None:
-            return f"{start} measure early in training or under a penalty to see it."
+            return (
+                f"{start} measure early in training, under a penalty or against float64 to see it."
+            )
         return f"{start} {why}."
     if verdict.passed:
         return "Neither was found; that does not certify the method."
