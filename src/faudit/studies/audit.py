@@ -1,0 +1,246 @@
+"""audit(): train the matched frozen-blocks baseline of a trained network, measure it, judge it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from faudit.errors import DataError, FauditError
+from faudit.measures.evidence import Evidence
+from faudit.measures.measure import measure
+from faudit.networks.anew import redrawn
+from faudit.networks.scene import Loss, cross_entropy
+from faudit.networks.view import Network
+from faudit.protocol import Thresholds, Verdict, diagnose
+from faudit.recipe import Training
+from faudit.rules import CreditRule, make_rule
+from faudit.seeds import derive
+from faudit.training import Learner, Score, evaluate, train
+
+Samples = tuple[Any, Tensor]
+"""Inputs (a tensor, or a mapping of tensors) and their targets."""
+
+BASELINE = Training(epochs=10)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """A verdict with all that it rests on."""
+
+    verdict: Verdict
+    evidence: Evidence
+    trained: Score
+    frozen: Score
+
+    def __str__(self) -> str:
+        return f"{self.verdict.explain()}\n\n{self.evidence}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values: verdict, evidence and both accuracies."""
+        return {
+            "verdict": self.verdict.to_dict(),
+            "evidence": self.evidence.to_dict(),
+            "accuracy": self.trained.accuracy,
+            "frozen_accuracy": self.frozen.accuracy,
+        }
+
+    def _repr_html_(self) -> str:
+        return self.verdict._repr_html_() + self.evidence._repr_html_()
+
+
+def audit(
+    model: nn.Module | Network,
+    train: Samples,
+    test: Samples,
+    *,
+    rule: str | CreditRule = "bp",
+    blocks: str | Sequence[str] | None = None,
+    fresh: Callable[[], nn.Module] | None = None,
+    training: Training = BASELINE,
+    samples: int = 1024,
+    loss: Loss = cross_entropy,
+    thresholds: Thresholds | None = None,
+    seed: int = 0,
+    **measuring: Any,
+) -> Audit:
+    """Audit a trained model: its own frozen-blocks baseline, its evidence, the verdict.
+
+    Args:
+        model: the trained network; it is not changed.
+        train, test: (X, y) as the model takes them. The baseline trains on ``train``; both are
+            scored on ``test``, example by example.
+        rule: what trained the model. A name says how the baseline's embedding is taught. Give the
+            rule object itself, with the very matrices that trained the model, to have its credit
+            measured: matrices drawn anew would say nothing about it.
+        fresh: makes an untrained model; by default the model's own layers are reset.
+        training: how the baseline is trained; match it to how the model was trained.
+        samples: how many test samples the evidence is measured on.
+        measuring: further options of ``measure``.
+
+    >>> from faudit.networks.zoo import ResMLP
+    >>> x, y = torch.randn(256, 6), torch.arange(256) % 3
+    >>> result = audit(ResMLP(6, 8, 2, 3), (x, y), (x, y), training=Training(epochs=1))
+    >>> result.verdict.finding("D3").flagged is None
+    False
+    """
+    network = Network.of(model, blocks)
+    _check(train)
+    _check(test)
+    teacher = rule if isinstance(rule, CreditRule) else _named_rule(rule, network, train, seed)
+    frozen = frozen_score(network, teacher, train, test, fresh, training, loss, seed)
+    trained = evaluate(network, _in_order(test), loss)
+    known = isinstance(rule, CreditRule) or teacher.exact
+    evidence = measure(
+        network,
+        _in_order(_first(test, samples)),
+        None,
+        teacher if known else None,
+        loss=loss,
+        seed=seed,
+        **measuring,
+    )
+    verdict = diagnose(
+        evidence,
+        correct=trained.correct.cpu().numpy(),
+        frozen_correct=frozen.correct.cpu().numpy(),
+        thresholds=thresholds,
+    )
+    return Audit(verdict, evidence, trained, frozen)
+
+
+def frozen_score(
+    network: Network,
+    rule: CreditRule,
+    train_on: Samples,
+    test_on: Samples,
+    fresh: Callable[[], nn.Module] | None,
+    training: Training,
+    loss: Loss,
+    seed: int,
+) -> Score:
+    """How the same architecture does when its blocks stay at their random initialisation."""
+    module = fresh() if fresh else redrawn(network.module, derive(seed, 3))
+    other = Network.of(module, network.names)
+    if {id(p) for p in module.parameters()} & {id(p) for p in network.module.parameters()}:
+        raise FauditError("fresh() returned the trained model; it must build a new, untrained one")
+    settings = training.model_copy(update={"trainable_blocks": 0})
+    first = _first(train_on, 2)[0]
+    learner = Learner(other, rule.fresh(derive(seed, 4)), settings, first, seed=seed, loss=loss)
+    for _ in train(learner, lambda generator: _shuffled(train_on, settings.batch, generator)):
+        pass
+    return evaluate(other, _in_order(test_on), loss)
+
+
+class FAProtocol:
+    """The three diagnostics as one object: ``FAProtocol(model, x_eval, y_eval).run()``.
+
+    D3 needs an accuracy on test data and that of frozen blocks: give both, or ``train`` and
+    ``test`` data so that the baseline is trained here. Without them the verdict is incomplete.
+
+    >>> from faudit.networks.zoo import ResMLP
+    >>> x, y = torch.randn(256, 6), torch.arange(256) % 3
+    >>> report = FAProtocol(ResMLP(6, 8, 2, 3), x, y).run()
+    >>> report["verdict"], sorted(report["diagnostics"])
+    ('INCOMPLETE(D3)', ['D1_scale_growth', 'D2_ref_validity', 'D3_depth_utility'])
+    """
+
+    NAMES = (("D1", "D1_scale_growth"), ("D2", "D2_ref_validity"), ("D3", "D3_depth_utility"))
+
+    def __init__(
+        self,
+        model: nn.Module | Network,
+        x_eval: Any,
+        y_eval: Tensor,
+        *,
+        accuracy: float | None = None,
+        frozen_accuracy: float | None = None,
+        train: Samples | None = None,
+        test: Samples | None = None,
+        rule: str | CreditRule = "bp",
+        blocks: str | Sequence[str] | None = None,
+        thresholds: Thresholds | None = None,
+        **options: Any,
+    ) -> None:
+        if train is not None and (accuracy is not None or frozen_accuracy is not None):
+            raise FauditError("give accuracies, or train= data to obtain them, not both")
+        self.network = Network.of(model, blocks)
+        self.samples, self.train, self.test = (x_eval, y_eval), train, test
+        self.accuracy, self.frozen_accuracy = accuracy, frozen_accuracy
+        self.rule, self.thresholds, self.options = rule, thresholds, options
+
+    def run(self) -> dict[str, Any]:
+        """Measure and judge; ``verdict`` is the string, ``diagnostics`` the three findings."""
+        evidence, verdict = self._judged()
+        return {
+            "verdict": str(verdict),
+            "diagnostics": {name: verdict.finding(code).to_dict() for code, name in self.NAMES},
+            "flags": [flag.to_dict() for flag in verdict.flags],
+            "explanation": verdict.explain(),
+            "evidence": evidence.to_dict(),
+        }
+
+    def _judged(self) -> tuple[Evidence, Verdict]:
+        if self.train is not None:
+            done = audit(
+                self.network,
+                self.train,
+                self.test or self.samples,
+                rule=self.rule,
+                thresholds=self.thresholds,
+                **self.options,
+            )
+            return done.evidence, done.verdict
+        credits = self.rule if isinstance(self.rule, CreditRule) else None
+        evidence = measure(self.network, *self.samples, credits, **self.options)
+        verdict = diagnose(
+            evidence,
+            accuracy=self.accuracy,
+            frozen_accuracy=self.frozen_accuracy,
+            thresholds=self.thresholds,
+        )
+        return evidence, verdict
+
+
+def _named_rule(name: str, network: Network, train_on: Samples, seed: int) -> CreditRule:
+    if not isinstance(name, str):
+        raise FauditError(f"rule is a rule's name or a CreditRule, not {type(name).__name__}")
+    example = _first(train_on, 2)[0]
+    rule = make_rule(name, network.layout(example), seed=seed)
+    weight = next(network.module.parameters(), None)
+    return rule if weight is None else rule.to(weight.device, weight.dtype)
+
+
+def _check(samples: Samples) -> None:
+    if not isinstance(samples, tuple) or len(samples) != 2 or not isinstance(samples[1], Tensor):
+        raise DataError("give train=(X, y) and test=(X, y), with y a tensor")
+    lengths = {len(part) for part in _parts(samples[0])} | {len(samples[1])}
+    if len(lengths) != 1 or 0 in lengths:
+        raise DataError(f"X and y must have the same number of samples, at least 1: {lengths}")
+
+
+def _parts(x: Any) -> list[Tensor]:
+    return list(x.values()) if isinstance(x, Mapping) else [x]
+
+
+def _take(x: Any, rows: Any) -> Any:
+    return {k: v[rows] for k, v in x.items()} if isinstance(x, Mapping) else x[rows]
+
+
+def _first(samples: Samples, count: int) -> Samples:
+    return _take(samples[0], slice(count)), samples[1][:count]
+
+
+def _in_order(samples: Samples, size: int = 256) -> Iterator[Samples]:
+    for start in range(0, len(samples[1]), size):
+        rows = slice(start, start + size)
+        yield _take(samples[0], rows), samples[1][rows]
+
+
+def _shuffled(samples: Samples, size: int, generator: torch.Generator) -> Iterator[Samples]:
+    order = torch.randperm(len(samples[1]), generator=generator).to(samples[1].device)
+    for rows in order.split(size):
+        yield _take(samples[0], rows), samples[1][rows]
