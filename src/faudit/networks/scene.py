@@ -6,7 +6,7 @@ trains on a mean divides once, at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from faudit.errors import RuleError
+from faudit.errors import DataError, NetworkError, RuleError
+from faudit.networks.values import map_tensors
 from faudit.networks.view import Network, Pass
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -32,13 +33,15 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     >>> cross_entropy(torch.zeros(2, 4), torch.tensor([0, 3]))
     tensor([1.3863, 1.3863])
     """
-    if logits.ndim == 3:
-        return (
-            F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
-            .view(targets.shape)
-            .mean(1)
+    if not targets.is_floating_point() and targets.shape != logits.shape[:-1]:
+        raise DataError(
+            f"logits of shape {tuple(logits.shape)} need labels of shape"
+            f" {tuple(logits.shape[:-1])}, not {tuple(targets.shape)}"
         )
-    return F.cross_entropy(logits, targets, reduction="none")
+    if logits.ndim == 2:
+        return F.cross_entropy(logits, targets, reduction="none")
+    tokens = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
+    return tokens.view(len(targets), -1).mean(1)
 
 
 @dataclass(frozen=True)
@@ -104,11 +107,12 @@ class Scene:
         return carried
 
     def _rerun(self, index: int, backward: Backward) -> tuple[Tensor, Tensor]:
-        start = self.states[index].clone().requires_grad_()
-        replaced = _BackwardWeights(backward)
-        with torch.enable_grad(), replaced:
-            end = self.block(index, start)
-        replaced.check(self.network.weights(index), self.network.names[index])
+        with grading():
+            start = self.states[index].clone().requires_grad_()
+            replaced = _BackwardWeights(self.network.weights(index), backward)
+            with replaced:
+                end = self.block(index, start)
+        replaced.check(self.network.names[index])
         return start, end
 
 
@@ -121,7 +125,8 @@ def scene(network: Network, x: Any, targets: Tensor, loss: Loss = cross_entropy)
     >>> seen.depth, tuple(seen.error.shape), tuple(seen.output_credit.shape)
     (2, (5, 3), (5, 4))
     """
-    with torch.enable_grad():
+    with grading():
+        x, targets = _ordinary(x), _ordinary(targets)
         local = _cut_pass(network, x)
         error, credit = _output_gradients(local, targets, loss)
     states = tuple(h.detach() for h in local.leaves)
@@ -133,7 +138,8 @@ def gradients(
 ) -> tuple[Pass, tuple[Tensor, ...]]:
     """The states of one whole forward pass and the exact g_l = dL/dh_l of every sample.
 
-    Works on frozen parameters and under ``no_grad``: the graph starts at h_0.
+    Works on frozen parameters and without gradients being recorded, and leaves the module as it
+    was, running statistics included.
 
     >>> from faudit.networks.zoo import ResMLP
     >>> net = Network.of(ResMLP(inputs=6, width=4, depth=2, classes=3))
@@ -141,15 +147,24 @@ def gradients(
     >>> [tuple(g.shape) for g in exact]
     [(5, 4), (5, 4), (5, 4)]
     """
-
-    def start(index: int, h: Tensor) -> Tensor:
-        return h.detach().clone().requires_grad_() if index == 0 else h
-
-    with torch.inference_mode(False), torch.enable_grad():
-        seen = network.trace(x, start)
-        exact = torch.autograd.grad(loss(seen.logits, targets).sum(), seen.states)
+    with grading(), keeping_buffers(network.module):
+        seen = network.rooted(_ordinary(x))
+        total = loss(seen.logits, _ordinary(targets)).sum()
+        exact = _derivatives(total, seen.states)
     states = tuple(h.detach() for h in seen.states)
-    return Pass(states, (None,) * network.depth, seen.logits.detach()), exact
+    return Pass(states, (None,) * len(seen.updates), seen.logits.detach()), exact
+
+
+@contextmanager
+def grading() -> Iterator[None]:
+    """Record gradients here, also where the caller switched them off.
+
+    >>> with torch.inference_mode(), grading():
+    ...     torch.is_grad_enabled()
+    True
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 @contextmanager
@@ -168,6 +183,11 @@ def keeping_buffers(module: nn.Module) -> Iterator[None]:
             owner._buffers[name] = buffer
 
 
+def _ordinary(x: Any) -> Any:
+    """``x`` with inference tensors, which autograd refuses, as ordinary ones."""
+    return map_tensors(x, lambda t: t.clone() if t.is_inference() else t)
+
+
 def _cut_pass(network: Network, x: Any) -> Local:
     outputs: list[Tensor] = []
 
@@ -182,8 +202,32 @@ def _cut_pass(network: Network, x: Any) -> Local:
 def _output_gradients(local: Local, targets: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
     logits = local.logits.detach().requires_grad_()
     (error,) = torch.autograd.grad(loss(logits, targets).sum(), logits)
-    (credit,) = torch.autograd.grad(local.logits, local.leaves[-1], error, retain_graph=True)
+    last = len(local.leaves) - 1
+    (credit,) = _derivatives(local.logits, local.leaves[last:], error, first=last)
     return error, credit
+
+
+def _derivatives(
+    output: Tensor, states: Sequence[Tensor], credit: Tensor | None = None, *, first: int = 0
+) -> tuple[Tensor, ...]:
+    """The gradients of ``output`` in ``states``, the first of which is h_first; all must exist."""
+    known = [index for index, h in enumerate(states) if h.requires_grad]
+    found: dict[int, Tensor | None] = {}
+    if output.requires_grad and known:
+        grads = torch.autograd.grad(
+            output, [states[i] for i in known], credit, retain_graph=True, allow_unused=True
+        )
+        found = dict(zip(known, grads, strict=True))
+    return tuple(_present(found.get(i), first + i) for i in range(len(states)))
+
+
+def _present(grad: Tensor | None, index: int) -> Tensor:
+    if grad is None:
+        raise NetworkError(
+            f"the logits have no gradient in h_{index}: the forward detaches it, runs without"
+            " gradients, or does not use it; name blocks on the path from input to logits"
+        )
+    return grad
 
 
 class _BackwardWeights(TorchFunctionMode):
@@ -191,9 +235,10 @@ class _BackwardWeights(TorchFunctionMode):
 
     LAYERS = (F.linear, F.conv1d, F.conv2d, F.conv3d)
 
-    def __init__(self, backward: Backward) -> None:
+    def __init__(self, weights: Iterable[nn.Parameter], backward: Backward) -> None:
         super().__init__()
-        self.backward = backward
+        others = [(w, backward(w)) for w in weights]
+        self.others = {id(w): (w, other) for w, other in others if other is not None}
         self.replaced: set[int] = set()
 
     def __torch_function__(
@@ -204,21 +249,18 @@ class _BackwardWeights(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        other = self._other(args[1]) if func in self.LAYERS and len(args) > 1 else None
         value = func(*args, **kwargs)
-        if other is None:
+        weight = args[1] if func in self.LAYERS and len(args) > 1 else None
+        if id(weight) not in self.others:
             return value
-        self.replaced.add(id(args[1]))
+        self.replaced.add(id(weight))
         rest = {key: option for key, option in kwargs.items() if key != "bias"}
-        ghost = func(args[0], other, None, *args[3:], **rest)
+        ghost = func(args[0], self.others[id(weight)][1], None, *args[3:], **rest)
         return value.detach() + (ghost - ghost.detach())
 
-    def _other(self, weight: Any) -> Tensor | None:
-        return self.backward(weight) if isinstance(weight, nn.Parameter) else None
-
-    def check(self, weights: Iterable[nn.Parameter], name: str) -> None:
+    def check(self, name: str) -> None:
         """Refuse a block whose weights would silently have carried exact gradients."""
-        missed = [w for w in weights if id(w) not in self.replaced and self._other(w) is not None]
+        missed = [w for w, _ in self.others.values() if id(w) not in self.replaced]
         if missed:
             shapes = ", ".join(str(tuple(w.shape)) for w in missed)
             raise RuleError(

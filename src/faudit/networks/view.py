@@ -8,19 +8,39 @@ leaves block l. A view never changes the module: hooks live for one forward pass
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import Any, cast
+from inspect import signature
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from faudit.errors import NetworkError
+from faudit.networks.finding import find_blocks, sequence_at
+from faudit.networks.values import (
+    as_state,
+    call,
+    check_batch,
+    logits_of,
+    map_tensors,
+    replace_input,
+    replace_output,
+)
 
 Boundary = Callable[[int, Tensor], Tensor]
 """Called with (l, h_l) where a state passes from one stage to the next; returns what goes on."""
+
+
+class Stages(Protocol):
+    """What stands before the blocks and what stands after them."""
+
+    def embed(self, x: Any) -> Tensor:
+        """The input as the first state, h_0."""
+
+    def readout(self, h: Tensor) -> Any:
+        """The last state, h_L, as logits."""
 
 
 class Staged(nn.Module, ABC):
@@ -46,13 +66,17 @@ class Staged(nn.Module, ABC):
 class Residual(nn.Module, ABC):
     """A block ``h -> skip + f`` that can show its update f apart from the sum."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.tap = nn.Identity()  # the update passes here, where a hook can see it
+
     @abstractmethod
     def split(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """The skip path and the update, before they are added."""
 
     def forward(self, h: Tensor) -> Tensor:
         skip, update = self.split(h)
-        return skip + update
+        return skip + self.tap(update)
 
 
 @dataclass(frozen=True)
@@ -109,7 +133,9 @@ class Network(ABC):
         """See ``model`` as a network.
 
         Args:
-            model: any module. Without ``blocks`` it must have a ``.blocks`` sequence of modules.
+            model: any module. Without ``blocks`` it must have a ``.blocks`` sequence of modules,
+                or report its states itself: ``model(x, return_hidden=True)`` gives
+                ``(logits, [h_0, .., h_L])``, which can be measured but not taught.
             blocks: the dotted name of a sequence of blocks, or one dotted name per block.
 
         >>> mlp = nn.Sequential(nn.Linear(3, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU()),
@@ -118,18 +144,21 @@ class Network(ABC):
         2
         """
         if isinstance(model, Network):
-            return model
+            return model if blocks is None else Network.of(model.module, blocks)
         if not isinstance(model, nn.Module):
-            raise NetworkError(
-                f"a network is made from a torch.nn.Module, not from {type(model).__name__}"
-            )
-        names = _block_names(model, "blocks" if blocks is None else blocks, guessed=blocks is None)
-        found = [model.get_submodule(name) for name in names]
-        _refuse_repeats(names, found)
-        staged = model if isinstance(model, Staged) else _composed(model)
-        if staged is not None and names == _children(model, "blocks"):
-            return StagedNetwork(model, found, names, staged)
-        return HookedNetwork(model, found, names)
+            raise NetworkError(f"a network is made from a torch.nn.Module, not from {model!r:.80}")
+        if isinstance(model, torch.jit.ScriptModule):
+            raise NetworkError("a scripted module hides its states; give the module it came from")
+        known = sequence_at(model, "blocks")
+        if blocks is None and not known and _reports(model):
+            return ReportedNetwork(model)
+        found = find_blocks(model, blocks)
+        names, modules = [name for name, _ in found], [module for _, module in found]
+        stages = _stages_of(model)
+        if stages is not None and found == known:
+            return StagedNetwork(model, modules, names, stages)
+        _check_forward(model)
+        return HookedNetwork(model, modules, names)
 
     @property
     def depth(self) -> int:
@@ -137,19 +166,29 @@ class Network(ABC):
         return len(self.blocks)
 
     @abstractmethod
-    def run(self, x: Any, at: Boundary, see: Callable[[int, Tensor], None] | None = None) -> Tensor:
+    def run(self, x: Any, at: Boundary) -> Tensor:
         """The logits of ``x``, passing every state h_l through ``at(l, h_l)`` on its way.
 
-        ``see(l, f_l)`` is shown the update of every block that can tell it from its sum.
+        What ``at`` returns goes on as a copy, so nothing later can write into it.
         """
 
-    @abstractmethod
     def block(self, x: Any, index: int, h: Tensor) -> Tensor:
         """What leaves block ``index`` when ``h`` enters it; ``x`` gives the rest of the context."""
+        self._check_index(index, self.depth - 1, "block")
+        left: list[Tensor] = []
 
-    @abstractmethod
+        def at(boundary: int, state: Tensor) -> Tensor:
+            if boundary == index + 1:
+                left.append(state)
+            return h if boundary == index else state
+
+        self.run(x, at)
+        return left[0]
+
     def logits_from(self, x: Any, index: int, h: Tensor) -> Tensor:
         """The logits of ``x`` if its state h_index were ``h``."""
+        self._check_index(index, self.depth, "state")
+        return self.run(x, lambda boundary, state: h if boundary == index else state)
 
     def trace(self, x: Any, at: Boundary | None = None) -> Pass:
         """One forward pass with every state recorded, each safe from in-place operations.
@@ -159,21 +198,35 @@ class Network(ABC):
         [3, 2]
         """
         states: list[Tensor] = []
-        updates: list[Tensor | None] = [None] * self.depth
 
         def record(index: int, h: Tensor) -> Tensor:
-            h = h if at is None else at(index, h)
-            states.append(h)
-            return h.clone()
+            states.append(h if at is None else at(index, h))
+            return states[-1]
 
-        logits = self.run(x, record, updates.__setitem__)
+        with _updates(self.blocks) as updates:
+            logits = self.run(x, record)
+        for index, h in enumerate(states):
+            check_batch(index, h, logits)
         return Pass(tuple(states), tuple(updates), logits)
+
+    def rooted(self, x: Any) -> Pass:
+        """A trace whose graph starts at h_0, so every state has a gradient even if all is frozen.
+
+        >>> net = Network.of(nn.Sequential(nn.Linear(2, 2)).requires_grad_(False), ["0"])
+        >>> [h.requires_grad for h in net.rooted(torch.ones(7, 2)).states]
+        [True, True]
+        """
+
+        def start(index: int, h: Tensor) -> Tensor:
+            return h.detach().clone().requires_grad_() if index == 0 else h
+
+        return self.trace(x, start)
 
     def layout(self, x: Any) -> Layout:
         """The shapes of states, block weights and logits, read off one batch in eval mode."""
+        weights = tuple(tuple(tuple(w.shape) for w in self.weights(i)) for i in range(self.depth))
         with torch.no_grad(), evaluating(self.module):
             seen = self.trace(x)
-        weights = tuple(tuple(tuple(w.shape) for w in self.weights(i)) for i in range(self.depth))
         shapes = tuple(tuple(h.shape[1:]) for h in seen.states)
         return Layout(shapes, weights, seen.logits.shape[-1])
 
@@ -181,109 +234,136 @@ class Network(ABC):
         """The matrices and kernels of block ``index``, the tensors a backward pass transposes."""
         return [p for p in self.blocks[index].parameters() if p.ndim >= 2]
 
+    def _check_index(self, index: int, last: int, kind: str) -> None:
+        if not 0 <= index <= last:
+            raise NetworkError(f"there is no {kind} {index}; this network has {kind}s 0 to {last}")
+
 
 class StagedNetwork(Network):
     """A network whose stages can be called one by one; nothing is computed twice."""
 
     def __init__(
-        self, module: nn.Module, blocks: Sequence[nn.Module], names: Sequence[str], stages: Staged
+        self, module: nn.Module, blocks: Sequence[nn.Module], names: Sequence[str], stages: Stages
     ) -> None:
         super().__init__(module, blocks, names)
         self._stages = stages
 
-    def run(self, x: Any, at: Boundary, see: Callable[[int, Tensor], None] | None = None) -> Tensor:
-        h = at(0, _tensor(self._stages.embed(x), "the embedding"))
-        for index, block in enumerate(self.blocks):
-            h = at(index + 1, self._through(index, block, h, see))
-        return logits_of(self._stages.readout(h))
-
-    def _through(
-        self, index: int, block: nn.Module, h: Tensor, see: Callable[[int, Tensor], None] | None
-    ) -> Tensor:
-        if see is None or not isinstance(block, Residual):
-            return _tensor(block(h), self.names[index])
-        skip, update = block.split(h)
-        see(index, update)
-        return skip + update
+    def run(self, x: Any, at: Boundary) -> Tensor:
+        h = at(0, as_state(self._stages.embed(x), "the embedding"))
+        for index in range(self.depth):
+            h = at(index + 1, self._through(index, h))
+        return self._readout(h)
 
     def block(self, x: Any, index: int, h: Tensor) -> Tensor:
-        return _tensor(self.blocks[index](h), self.names[index])
+        self._check_index(index, self.depth - 1, "block")
+        return self._through(index, h)
 
     def logits_from(self, x: Any, index: int, h: Tensor) -> Tensor:
-        for block in self.blocks[index:]:
-            h = _tensor(block(h), "a block")
-        return logits_of(self._stages.readout(h))
+        self._check_index(index, self.depth, "state")
+        for later in range(index, self.depth):
+            h = self._through(later, h)
+        return self._readout(h)
+
+    def _through(self, index: int, h: Tensor) -> Tensor:
+        return as_state(self.blocks[index](h.clone()), self.names[index])
+
+    def _readout(self, h: Tensor) -> Tensor:
+        return logits_of(self._stages.readout(h.clone()))
 
 
 class HookedNetwork(Network):
     """A network known only by its forward: states are caught, and replaced, as they pass."""
 
-    def run(self, x: Any, at: Boundary, see: Callable[[int, Tensor], None] | None = None) -> Tensor:
+    def run(self, x: Any, at: Boundary) -> Tensor:
         calls = [0] * self.depth
 
-        def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return _replace_input(args, kwargs, lambda h: at(0, h), self.names[0])
+        def enter(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return replace_input(block, args, kwargs, lambda h: at(0, h).clone(), self.names[0])
 
         def leave(index: int) -> Callable[..., Any]:
             def hook(_: nn.Module, __: Any, output: Any) -> Any:
                 calls[index] += 1
                 self._check_order(index, calls)
-                return _replace_output(output, lambda h: at(index + 1, h), self.names[index])
+                return replace_output(output, lambda h: at(index + 1, h).clone(), self.names[index])
 
             return hook
 
-        with _hooks(self.blocks, enter, [leave(i) for i in range(self.depth)]):
-            output = _call(self.module, x)
-        for index, count in enumerate(calls):
-            if count == 0:
-                raise NetworkError(
-                    f"block {self.names[index]!r} never ran in a forward pass; name the blocks"
-                    " that the forward calls"
-                )
+        with ExitStack() as hooks:
+            hooks.enter_context(self.blocks[0].register_forward_pre_hook(enter, with_kwargs=True))
+            for index, block in enumerate(self.blocks):
+                hooks.enter_context(block.register_forward_hook(leave(index)))
+            output = call(self.module, x)
+        self._check_all_ran(calls)
         return logits_of(output)
 
-    def block(self, x: Any, index: int, h: Tensor) -> Tensor:
-        result: list[Tensor] = []
-
-        def at(boundary: int, state: Tensor) -> Tensor:
-            if boundary == index + 1:
-                result.append(state)
-            return h if boundary == index else state
-
-        self.run(x, at)
-        return result[0]
-
-    def logits_from(self, x: Any, index: int, h: Tensor) -> Tensor:
-        return self.run(x, lambda boundary, state: h if boundary == index else state)
-
     def _check_order(self, index: int, calls: list[int]) -> None:
-        name = self.names[index]
         if calls[index] > 1:
             raise NetworkError(
-                f"block {name!r} ran twice in one forward pass; its state is not one tensor."
-                " Name blocks that run once"
+                f"block {self.names[index]!r} ran twice in one forward pass, so its state is not"
+                " one tensor; name blocks that run once"
             )
-        if any(count == 0 for count in calls[:index]):
+        if 0 in calls[:index]:
             raise NetworkError(
-                f"block {name!r} ran before an earlier one; name the blocks in the order they run"
+                f"block {self.names[index]!r} ran before {self.names[calls.index(0)]!r}; name the"
+                " blocks in the order they run"
+            )
+
+    def _check_all_ran(self, calls: list[int]) -> None:
+        if 0 in calls:
+            raise NetworkError(
+                f"block {self.names[calls.index(0)]!r} never ran in a forward pass; name the"
+                " blocks that the forward calls"
             )
 
 
-def logits_of(output: Any) -> Tensor:
-    """The logits in what a forward returned: a tensor, a tuple's first element, or ``.logits``.
+class ReportedNetwork(Network):
+    """A network that reports its states itself and hides its blocks.
 
-    >>> tuple(logits_of((torch.zeros(2, 3), "cache")).shape)
-    (2, 3)
+    ``model(x, return_hidden=True)`` gives ``(logits, [h_0, .., h_L])``. States, logits and exact
+    gradients can be measured. No state can be replaced and no block taught.
     """
-    found = getattr(output, "logits", output)
-    if isinstance(found, (tuple, list)) and found:
-        found = found[0]
-    if not isinstance(found, Tensor):
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module, (), ())
+
+    @property
+    def depth(self) -> int:
+        """Unknown before a pass; ``len(trace(x).states) - 1``."""
+        self._refuse("count or teach its blocks")
+
+    def run(self, x: Any, at: Boundary) -> Tensor:
+        logits, states = self._reported(x)
+        for index, h in enumerate(states):
+            if at(index, as_state(h, f"h_{index}")) is not h:
+                self._refuse("replace a state")
+        return logits_of(logits)
+
+    def trace(self, x: Any, at: Boundary | None = None) -> Pass:
+        seen = super().trace(x, at)
+        return Pass(seen.states, (None,) * (len(seen.states) - 1), seen.logits)
+
+    def rooted(self, x: Any) -> Pass:
+        """A trace with gradients in every state; the graph starts at the input."""
+
+        def start(t: Tensor) -> Tensor:
+            return t.detach().clone().requires_grad_() if t.is_floating_point() else t
+
+        return self.trace(map_tensors(x, start))
+
+    def _reported(self, x: Any) -> tuple[Any, Sequence[Any]]:
+        output = call(self.module, x, return_hidden=True)
+        if isinstance(output, tuple) and len(output) == 2 and isinstance(output[1], (list, tuple)):
+            return output
         raise NetworkError(
-            f"the forward returned {type(output).__name__}; faudit needs a logits tensor, a tuple"
-            " that begins with one, or an object with .logits"
+            f"{type(self.module).__name__}(x, return_hidden=True) must return"
+            " (logits, [h_0, .., h_L])"
         )
-    return found
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise NetworkError(
+            f"{type(self.module).__name__} only reports its states; to {what} faudit needs modules:"
+            " keep them in .blocks or name them with blocks=['layer1', ...]"
+        )
 
 
 @contextmanager
@@ -306,120 +386,67 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             m.training = training
 
 
-def _call(module: nn.Module, x: Any) -> Any:
-    if isinstance(x, Mapping):
-        return module(**x)
-    return module(x)
-
-
-def _tensor(value: Any, name: str) -> Tensor:
-    if not isinstance(value, Tensor):
-        raise NetworkError(
-            f"the state at {name!r} is {type(value).__name__}, not a tensor; name blocks that pass"
-            " a tensor on"
-        )
-    return value
-
-
-def _replace_output(output: Any, change: Callable[[Tensor], Tensor], name: str) -> Any:
-    if isinstance(output, tuple) and output:
-        first = change(_tensor(output[0], name))
-        rest = output[1:]
-        return type(output)(first, *rest) if hasattr(output, "_fields") else (first, *rest)
-    return change(_tensor(output, name))
-
-
-def _replace_input(
-    args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[Tensor], Tensor], name: str
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if args:
-        return (change(_tensor(args[0], name)), *args[1:]), kwargs
-    key = next((k for k, v in kwargs.items() if isinstance(v, Tensor)), None)
-    if key is None:
-        raise NetworkError(f"block {name!r} receives no tensor; name blocks that pass a tensor on")
-    return args, {**kwargs, key: change(kwargs[key])}
-
-
 @contextmanager
-def _hooks(
-    blocks: Sequence[nn.Module], enter: Callable[..., Any], leave: Sequence[Callable[..., Any]]
-) -> Iterator[None]:
-    handles = [blocks[0].register_forward_pre_hook(enter, with_kwargs=True)]
-    try:
-        handles += [b.register_forward_hook(h) for b, h in zip(blocks, leave, strict=True)]
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def _updates(blocks: Sequence[nn.Module]) -> Iterator[list[Tensor | None]]:
+    """A list that fills with the update of every residual block that runs meanwhile."""
+    seen: list[Tensor | None] = [None] * len(blocks)
+
+    def keep(index: int) -> Callable[..., None]:
+        return lambda _, __, update: seen.__setitem__(index, update)
+
+    with ExitStack() as hooks:
+        for index, block in enumerate(blocks):
+            if isinstance(block, Residual):
+                hooks.enter_context(block.tap.register_forward_hook(keep(index)))
+        yield seen
 
 
-def _children(model: nn.Module, name: str) -> list[str]:
-    """The dotted names of the modules in the sequence called ``name``; empty if it is not one."""
-    try:
-        owner = model.get_submodule(name)
-    except AttributeError:
-        return []
-    if not isinstance(owner, (nn.ModuleList, nn.Sequential)):
-        return []
-    return [f"{name}.{child}" for child, _ in owner.named_children()]
+def _reports(model: nn.Module) -> bool:
+    return _has_forward(model) and "return_hidden" in signature(model.forward).parameters
 
 
-def _block_names(model: nn.Module, blocks: str | Sequence[str], *, guessed: bool) -> list[str]:
-    if not isinstance(blocks, str):
-        names = [str(name) for name in blocks]
-    else:
-        names = _children(model, blocks) or [blocks]
-    known = [name for name, _ in model.named_modules() if name]
-    for name in names:
-        if name not in known:
-            raise NetworkError(_unknown_block(model, name, known, guessed=guessed))
-    if not names:
-        raise NetworkError("no block was named; give blocks=['layer1', 'layer2', ...]")
-    return names
+def _has_forward(model: nn.Module) -> bool:
+    return _forward_of(model) is not nn.Module.forward
 
 
-def _unknown_block(model: nn.Module, name: str, known: list[str], *, guessed: bool) -> str:
-    if guessed:
-        return (
-            f"{type(model).__name__} has no .blocks; say where they are with blocks='dotted.name'."
-            f" It has: {', '.join(known[:12]) or 'no submodule'}"
+def _forward_of(model: nn.Module) -> Any:
+    """The function that runs: the module's own if it was given one, else its class's."""
+    return vars(model).get("forward", type(model).forward)
+
+
+def _check_forward(model: nn.Module) -> None:
+    if not _has_forward(model):
+        raise NetworkError(
+            f"{type(model).__name__} has no forward of its own; give it one, or the parts that"
+            " stand for it: .embed or .patch_embed, .blocks, and .out_head or .head"
         )
-    near = get_close_matches(name, known, n=3, cutoff=0.5) or known[:8]
-    return f"{type(model).__name__} has no module {name!r}; near: {', '.join(near) or 'none'}"
 
 
-def _refuse_repeats(names: Sequence[str], blocks: Sequence[nn.Module]) -> None:
-    seen: dict[int, str] = {}
-    for name, block in zip(names, blocks, strict=True):
-        if id(block) in seen:
-            raise NetworkError(
-                f"blocks {seen[id(block)]!r} and {name!r} are the same module, so it runs twice in"
-                " a forward pass; give each block a module of its own"
-            )
-        seen[id(block)] = name
-
-
-class _Composed:
+class _Parts:
     """The stages of a module that has the parts but no forward of its own."""
 
-    def __init__(self, module: nn.Module, embed: nn.Module) -> None:
-        self._module, self._embed = module, embed
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
 
     def embed(self, x: Any) -> Any:
-        return self._embed(x)
+        return self._part("embed", "patch_embed")(x)
 
     def readout(self, h: Tensor) -> Any:
-        h = self._part("out_ln")(h) if hasattr(self._module, "out_ln") else h
-        return self._part("out_head" if hasattr(self._module, "out_head") else "head")(h)
+        norm, head = self._part("out_ln"), self._part("out_head", "head")
+        return head(h if norm is None else norm(h))
 
-    def _part(self, name: str) -> nn.Module:
-        return self._module.get_submodule(name)
+    def _part(self, *names: str) -> Any:
+        return next((getattr(self._model, n) for n in names if hasattr(self._model, n)), None)
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is missing."""
+        return None not in (self._part("embed", "patch_embed"), self._part("out_head", "head"))
 
 
-def _composed(model: nn.Module) -> Staged | None:
-    embed = getattr(model, "embed", None) or getattr(model, "patch_embed", None)
-    has_forward = type(model).forward is not nn.Module.forward
-    has_head = hasattr(model, "out_head") or hasattr(model, "head")
-    if has_forward or embed is None or not has_head or not _children(model, "blocks"):
-        return None
-    return cast(Staged, _Composed(model, embed))
+def _stages_of(model: nn.Module) -> Stages | None:
+    """The stages that a model is sure to be; None where only its forward knows."""
+    if isinstance(model, Staged):
+        return model if _forward_of(model) is Staged.forward else None
+    parts = _Parts(model)
+    return parts if parts.complete and not _has_forward(model) else None

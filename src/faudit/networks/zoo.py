@@ -111,7 +111,8 @@ class ViTMini(Staged):
         expansion: int = 2,
     ) -> None:
         super().__init__()
-        _positive(image=image, patch=patch, width=width, depth=depth, classes=classes, heads=heads)
+        _positive(image=image, patch=patch, width=width, depth=depth, classes=classes)
+        _positive(channels=channels, heads=heads, expansion=expansion)
         _divides("width", width, "heads", heads)
         _divides("image", image, "patch", patch)
         self.patch_embed = nn.Conv2d(channels, width, kernel_size=patch, stride=patch)
@@ -159,6 +160,7 @@ class SmallResNet(Staged):
     ) -> None:
         super().__init__()
         _positive(classes=classes, channels=channels, depth=len(widths))
+        _positive(**{f"widths[{i}]": width for i, width in enumerate(widths)})
         self.stem = nn.Conv2d(channels, widths[0], 3, padding=1, bias=False)
         pairs = zip((widths[0], *widths[:-1]), widths, strict=True)
         self.blocks = nn.ModuleList(ConvBlock(before, after) for before, after in pairs)

@@ -1,0 +1,112 @@
+"""Values: what goes into modules and comes out of them, checked and replaced for the view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from inspect import signature
+from typing import Any
+
+from torch import Tensor, nn
+
+from faudit.errors import NetworkError
+
+Change = Callable[[Tensor], Tensor]
+
+
+def call(module: nn.Module, x: Any, **options: Any) -> Any:
+    """``module(x)``; a mapping becomes keyword arguments, as language models take them.
+
+    >>> import torch
+    >>> call(nn.Identity(), {"input": torch.ones(1)})
+    tensor([1.])
+    """
+    if isinstance(x, Mapping):
+        return module(**x, **options)
+    return module(x, **options)
+
+
+def map_tensors(x: Any, change: Change) -> Any:
+    """An input with ``change`` applied to its tensors; a mapping keeps its keys.
+
+    >>> import torch
+    >>> map_tensors({"x": torch.ones(1)}, torch.neg)
+    {'x': tensor([-1.])}
+    """
+    if isinstance(x, Mapping):
+        return {key: map_tensors(value, change) for key, value in x.items()}
+    return change(x) if isinstance(x, Tensor) else x
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits in what a forward returned: a tensor, a tuple's first element, or ``.logits``.
+
+    >>> import torch
+    >>> tuple(logits_of((torch.zeros(2, 3), "cache")).shape)
+    (2, 3)
+    """
+    found = getattr(output, "logits", output)
+    if isinstance(found, (tuple, list)) and found:
+        found = found[0]
+    if not isinstance(found, Tensor) or found.ndim < 2:
+        raise NetworkError(
+            f"the forward returned {kind(found)}; faudit needs logits of shape (samples, classes):"
+            " a tensor, a tuple that begins with one, or an object with .logits"
+        )
+    return found
+
+
+def as_state(value: Any, name: str) -> Tensor:
+    """``value``, if it can be the state at ``name``."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        raise NetworkError(
+            f"the state at {name!r} is {kind(value)}; name blocks that pass on a tensor of floats"
+        )
+    return value
+
+
+def check_batch(index: int, h: Tensor, logits: Tensor) -> None:
+    """Refuse a state that has something other than the samples first."""
+    if h.shape[:1] != logits.shape[:1]:
+        raise NetworkError(
+            f"h_{index} is {kind(h)} and the logits are {kind(logits)}; both must have the"
+            " samples first, so that every sample has a state of its own"
+        )
+
+
+def replace_output(output: Any, change: Change, name: str) -> Any:
+    """A block's output with its state changed: the tensor, or the first element of a tuple.
+
+    >>> import torch
+    >>> replace_output((torch.ones(1), "cache"), torch.neg, "blocks.0")
+    (tensor([-1.]), 'cache')
+    """
+    if isinstance(output, tuple) and output:
+        first = change(as_state(output[0], name))
+        rest = output[1:]
+        return type(output)(first, *rest) if hasattr(output, "_fields") else (first, *rest)
+    return change(as_state(output, name))
+
+
+def replace_input(
+    block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], change: Change, name: str
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A block's arguments with its state changed: the first positional one, or first by name."""
+    if args:
+        return (change(as_state(args[0], name)), *args[1:]), kwargs
+    declared = signature(block.forward).parameters
+    key = next((k for k in (*declared, *kwargs) if isinstance(kwargs.get(k), Tensor)), None)
+    if key is None:
+        raise NetworkError(f"block {name!r} receives no tensor; name blocks that pass a tensor on")
+    return args, {**kwargs, key: change(as_state(kwargs[key], name))}
+
+
+def kind(value: Any) -> str:
+    """What a message calls ``value``.
+
+    >>> import torch
+    >>> kind(torch.zeros(2, 3)), kind([])
+    ('a float32 tensor of shape (2, 3)', 'list')
+    """
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
