@@ -8,27 +8,60 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import product
+from math import inf, nan
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from faudit.errors import RecipeError
 
-Option = bool | int | float | str | None | tuple[int, ...]
+_NAMED = ("network", "rule")
+_NON_FINITE = {"NaN": nan, "Infinity": inf, "-Infinity": -inf}
+
+
+def _number(value: Any) -> Any:
+    """A number that strict JSON could only spell as a string."""
+    return _NON_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+Option = Annotated[bool | int | float | str | tuple[int, ...] | None, BeforeValidator(_number)]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", ser_json_inf_nan="strings", allow_inf_nan=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _refusal(type(self), error) from error
+
+    # Inside a recipe the parts are checked by the recipe, whose errors then give the whole path.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
 
 class Named(_Part):
-    """Something from a registry, with the options it is made with."""
+    """Something from a registry, with the options it is made with; a bare name has none.
+
+    >>> Recipe(rule="dfa").rule == Named(name="dfa")
+    True
+    """
 
     name: str
     options: dict[str, Option] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, values: Any) -> Any:
+        return {"name": values} if isinstance(values, str) else values
 
 
 class Data(_Part):
@@ -43,25 +76,30 @@ class Data(_Part):
 class Training(_Part):
     """Every choice of the training loop that can change a number.
 
-    ``local_lr`` scales the learning rate of what is taught by local credit (embedding and blocks),
-    ``local_schedule`` is its schedule where it differs, ``block_steps`` repeats the local step of
-    a batch, ``idle_steps`` adds optimiser steps with a zero gradient (a shared optimiser stepped
-    once per block does that), ``normalise="sample"`` divides every sample's credit by its norm,
-    ``penalty`` is lambda and ``penalty_over`` says whether ||f||^2 sums or averages over features,
-    and ``trainable_blocks`` trains only the last k blocks (0: frozen blocks; None: all).
+    Args:
+        local_lr: scales the learning rate of what local credit teaches, the embedding and blocks.
+        local_schedule: the schedule of that learning rate, where it differs.
+        block_steps: how often a batch's local step is repeated, each with a forward pass and
+            credit of its own; the readout steps once.
+        idle_steps: further optimiser steps with a zero gradient, such as a shared optimiser that
+            is stepped once per block takes.
+        normalise: "sample" divides every sample's credit by its norm.
+        penalty: lambda of the objective's ||f||^2, which ``penalty_over`` sums or averages over
+            features.
+        trainable_blocks: train only the last k blocks; 0 is frozen blocks and None all.
     """
 
     epochs: int = Field(default=100, ge=1)
     batch: int = Field(default=128, ge=1)
-    lr: float = Field(default=1e-3, gt=0)
-    weight_decay: float = Field(default=0.01, ge=0)
+    lr: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
+    weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)
     schedule: Literal["cosine", "constant"] = "cosine"
-    local_lr: float = Field(default=1.0, gt=0)
+    local_lr: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     local_schedule: Literal["same", "cosine", "constant"] = "same"
     block_steps: int = Field(default=1, ge=1)
     idle_steps: int = Field(default=0, ge=0)
     normalise: Literal["none", "sample"] = "none"
-    penalty: float = Field(default=0.0, ge=0)
+    penalty: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     penalty_over: Literal["sum", "mean"] = "sum"
     trainable_blocks: int | None = Field(default=None, ge=0)
 
@@ -101,16 +139,35 @@ class Recipe(_Part):
         canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:20]
 
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.digest == self.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
     def to_json(self) -> str:
         """This recipe as JSON, with NaN and infinity as strings."""
         return self.model_dump_json(indent=1)
+
+    def to_toml(self) -> str:
+        """This recipe as TOML; what is None is left out, since TOML has no word for it.
+
+        >>> Recipe.of(tomllib.loads(Recipe(seed=1).to_toml())).seed
+        1
+        """
+        values = self.model_dump()
+        parts = {key: part for key, part in values.items() if isinstance(part, dict)}
+        lines = _assignments({key: v for key, v in values.items() if key not in parts})
+        for key, part in parts.items():
+            lines += ["", f"[{key}]", *_assignments(part)]
+        return "\n".join(lines) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The recipe in a JSON text."""
         try:
             return cls.of(json.loads(text))
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise RecipeError(f"a recipe is not valid JSON: {error}") from error
 
     @classmethod
@@ -118,9 +175,9 @@ class Recipe(_Part):
         """The recipe in a ``.toml`` or ``.json`` file."""
         path = Path(path)
         try:
-            text = path.read_text()
-        except OSError as error:
-            raise RecipeError(f"cannot read the recipe {path}: {error.strerror}") from error
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecipeError(f"cannot read the recipe {path}: {error}") from error
         if path.suffix != ".toml":
             return cls.from_json(text)
         try:
@@ -134,8 +191,7 @@ class Recipe(_Part):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            problems = (_problem(cls, item) for item in error.errors())
-            raise RecipeError("; ".join(dict.fromkeys(problems))) from error
+            raise _refusal(cls, error) from error
 
     def set(self, *assignments: str) -> Self:
         """This recipe with ``dotted.key=value`` applied; values are read as JSON where they can be.
@@ -143,12 +199,24 @@ class Recipe(_Part):
         >>> Recipe().set("rule.name=fa", "rule.options.scale=2").rule.options
         {'scale': 2}
         """
-        values = self.model_dump(mode="json")
+        changes: dict[str, Any] = {}
         for assignment in assignments:
             key, equals, text = assignment.partition("=")
-            if not equals or not key:
+            if not equals or not key.strip():
                 raise RecipeError(f"{assignment!r} is not of the form key=value")
-            _put(values, key.strip().split("."), _value(text.strip()))
+            changes[key.strip()] = _value(text.strip())
+        return self.changed(changes)
+
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """This recipe with other values at some dotted keys.
+
+        >>> Recipe().changed({"training.epochs": 3, "rule": "fa"}).rule.name
+        'fa'
+        """
+        values = self.model_dump()
+        for key, value in changes.items():
+            named = key in _NAMED and isinstance(value, str)
+            _put(values, key.split("."), {"name": value} if named else value)
         return type(self).of(values)
 
 
@@ -160,7 +228,7 @@ def grid(base: Recipe, **axes: Sequence[Any]) -> Iterator[Recipe]:
     """
     keys = [axis.replace("__", ".") for axis in axes]
     for values in product(*axes.values()):
-        yield base.set(*(f"{k}={json.dumps(v)}" for k, v in zip(keys, values, strict=True)))
+        yield base.changed(dict(zip(keys, values, strict=True)))
 
 
 def _value(text: str) -> Any:
@@ -175,16 +243,42 @@ def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
         values = values.setdefault(key, {})
         if not isinstance(values, dict):
             raise RecipeError(f"{'.'.join(path)}: {key!r} has no parts")
-    values[path[-1]] = value
+    values[path[-1]] = value.model_dump() if isinstance(value, BaseModel) else value
+
+
+def _assignments(values: Mapping[str, Any]) -> list[str]:
+    return [f"{key} = {_toml(value)}" for key, value in values.items() if value is not None]
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        raise RecipeError("an option is None, which TOML cannot say; leave it out or use JSON")
+    if isinstance(value, dict):
+        pairs = (f"{_toml(key)} = {_toml(inner)}" for key, inner in value.items())
+        return f"{{ {', '.join(pairs)} }}" if value else "{}"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _refusal(cls: type[BaseModel], error: ValidationError) -> RecipeError:
+    problems = (_problem(cls, item) for item in error.errors())
+    return RecipeError("; ".join(dict.fromkeys(problems)))
 
 
 def _problem(cls: type[BaseModel], item: Any) -> str:
     place = [str(part) for part in item["loc"]]
-    where = ".".join(place)
-    if item["type"] != "extra_forbidden":
-        return f"{where}: {item['msg']} (got {item['input']!r})"
-    near = get_close_matches(place[-1], _keys(cls, place[:-1]), n=1)
-    return f"unknown key {where!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+    where = ".".join(place) or f"a {cls.__name__.lower()}"
+    if item["type"] == "extra_forbidden":
+        known = _keys(cls, place[:-1])
+        near = get_close_matches(place[-1], known, n=1) or ["options"] * ("options" in known)
+        return f"unknown key {where!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+    if "options" in place[:-1]:
+        where = ".".join(place[: place.index("options") + 2])
+        return f"{where}: must be a number, a string, a boolean or a list of whole numbers"
+    return f"{where}: {item['msg']} (got {item['input']!r:.80})"
 
 
 def _keys(cls: type[BaseModel], path: list[str]) -> list[str]:

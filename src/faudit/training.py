@@ -6,9 +6,9 @@ gradient crosses a state: block k learns from ``credits[k + 1]`` and from nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from math import cos, isfinite, pi
+from math import cos, pi
 from typing import Any
 
 import torch
@@ -67,29 +67,36 @@ class Learner:
         self.seed, self.loss = seed, loss
         self.epoch = 0
         freeze_blocks(network, settings.trainable_blocks)
-        parts = parameter_parts(network, x, loss)
+        self.parts = parameter_parts(network, x)
         self.mirrors = [pair for pair in rule.mirrors(network) if pair[0].requires_grad]
-        local = parts.local + [mirror for _, mirror in self.mirrors]
-        self.inputs = parts.local + parts.readout
+        local = self.parts.local + [mirror for _, mirror in self.mirrors]
         self.optimiser = torch.optim.AdamW(
-            [{"params": local, "local": True}, {"params": parts.readout, "local": False}],
+            [{"params": local, "local": True}, {"params": self.parts.readout, "local": False}],
             lr=settings.lr,
             weight_decay=settings.weight_decay,
+            fused=True,
         )
+        self._set_rates()
 
     def step(self, x: Any, y: Tensor) -> tuple[Tensor, dict[str, float]]:
-        """Learn from one batch; returns its mean loss and what the rule has to report."""
-        seen = scene(self.network, x, y, self.loss)
+        """Learn from one batch; returns its mean loss before that, and what the rule reports."""
+        seen, loss = self._see(x, y)
         report = self.rule.fit(seen)
-        for repeat in range(self.settings.block_steps):
-            seen = seen if repeat == 0 else scene(self.network, x, y, self.loss)
-            self._update(seen)
-        with torch.no_grad():
-            return self.loss(seen.logits, y).mean(), report
+        self._update(seen, self.parts.local + self.parts.readout)
+        for _ in range(self.settings.block_steps - 1 if self.parts.local else 0):
+            self._update(self._see(x, y)[0], self.parts.local)
+        return loss, {**report, **self.rule.report}
 
-    def _update(self, seen: Scene) -> None:
+    def _see(self, x: Any, y: Tensor) -> tuple[Scene, Tensor]:
+        seen = scene(self.network, x, y, self.loss)
+        loss = self.loss(seen.logits, y).mean()
+        if not bool(loss.isfinite()):
+            raise self._non_finite(x)
+        return seen, loss
+
+    def _update(self, seen: Scene, inputs: list[nn.Parameter]) -> None:
         self.optimiser.zero_grad(set_to_none=True)
-        local_gradients(seen, self.rule.credits(seen), self.settings, self.inputs)
+        local_gradients(seen, self.rule.credits(seen), self.settings, inputs)
         for weight, mirror in self.mirrors:
             mirror.grad = None if weight.grad is None else weight.grad.clone()
         self.optimiser.step()
@@ -119,8 +126,6 @@ class Learner:
             raise DataError("an epoch had no batch; the data are empty or smaller than one batch")
         mean = float(torch.stack(losses).double().mean())
         self.epoch += 1
-        if not isfinite(mean):
-            raise self._non_finite(x)
         return Epoch(self.epoch, mean, lr, extra)
 
     def _set_rates(self) -> float:
@@ -133,12 +138,12 @@ class Learner:
         return float(self.optimiser.param_groups[1]["lr"])
 
     def _non_finite(self, x: Any) -> NonFiniteError:
-        layer = first_non_finite(self.network, x) or "the loss"
+        layer, epoch = first_non_finite(self.network, x) or "the loss", self.epoch + 1
         return NonFiniteError(
-            f"training met a number that is not finite in {layer}, epoch {self.epoch};"
-            " a lower learning rate or a penalty keeps the stream bounded",
+            f"training met a number that is not finite in {layer}, epoch {epoch};"
+            " clean the data if it is the input, else lower the learning rate or add a penalty",
             layer=layer,
-            epoch=self.epoch,
+            epoch=epoch,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -230,6 +235,7 @@ def scheduled(kind: str, share: float) -> float:
     >>> scheduled("cosine", 0.5), scheduled("constant", 0.5)
     (0.5, 1.0)
     """
+    # Rounded, so that every platform's cosine gives the same rates.
     return 1.0 if kind == "constant" else round((1 + cos(pi * share)) / 2, 15)
 
 
@@ -241,12 +247,14 @@ class Parts:
     readout: list[nn.Parameter]
 
 
-def parameter_parts(network: Network, x: Any, loss: Loss = cross_entropy) -> Parts:
+def parameter_parts(network: Network, x: Any) -> Parts:
     """Which trainable parameters the readout uses, found by asking autograd; the rest are local.
 
     A parameter used on both sides (tied embeddings) counts as the readout's.
     """
     trainable = [p for p in network.module.parameters() if p.requires_grad]
+    if not trainable:
+        raise NetworkError("every parameter of the network is frozen, so nothing can be trained")
     cut: list[Tensor] = []
 
     def at(index: int, h: Tensor) -> Tensor:
@@ -279,7 +287,9 @@ def freeze_blocks(network: Network, trainable: int | None) -> None:
 
 
 def first_non_finite(network: Network, x: Any) -> str | None:
-    """Where the first number that is not finite stands, from weights to logits; None if nowhere."""
+    """Where the first number that is not finite stands, from input to logits; None if nowhere."""
+    if not all(bool(part.isfinite().all()) for part in _tensors(x)):
+        return "the input"
     for name, weight in network.module.named_parameters():
         if not bool(weight.isfinite().all()):
             return f"the weights {name}"
@@ -289,6 +299,11 @@ def first_non_finite(network: Network, x: Any) -> str | None:
         if not bool(h.isfinite().all()):
             return f"the state h_{index}"
     return None if bool(seen.logits.isfinite().all()) else "the logits"
+
+
+def _tensors(x: Any) -> list[Tensor]:
+    parts = x.values() if isinstance(x, Mapping) else x if isinstance(x, (tuple, list)) else [x]
+    return [part for part in parts if isinstance(part, Tensor)]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import torch
 
 from faudit.errors import RuleError, unknown
@@ -44,12 +46,24 @@ def make_rule(name: str, layout: Layout, *, seed: int = 0, **options: object) ->
     """
     if name not in RULES:
         raise RuleError(unknown("rule", name, RULES))
+    known = rule_options(name)
+    for option in options:
+        if option not in known:
+            raise RuleError(unknown(f"option of rule {name!r}", option, known))
     try:
-        rule = RULES[name](layout, torch.Generator().manual_seed(seed), **options)
-    except TypeError as error:
-        raise RuleError(f"rule {name!r}: {error}") from error
-    rule.options = options
-    return rule
+        return RULES[name](layout, torch.Generator().manual_seed(seed), **options)
+    except (TypeError, ValueError) as error:
+        raise RuleError(f"rule {name!r} cannot be made with {options}: {error}") from error
 
 
-__all__ = ["RULES", "CreditRule", "make_rule"]
+def rule_options(name: str) -> dict[str, object]:
+    """The options that the rule called ``name`` takes, and their defaults.
+
+    >>> rule_options("kp")
+    {'decay': 0.001}
+    """
+    parameters = signature(RULES[name].__init__).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+__all__ = ["RULES", "CreditRule", "make_rule", "rule_options"]

@@ -9,6 +9,7 @@ points UPHILL, as a gradient does: training steps against it. The sign appears n
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -34,10 +35,18 @@ class CreditRule(nn.Module, ABC):
     optimiser: torch.optim.Optimizer | None = None
     """Of a rule that learns by its own loss."""
 
+    options: dict[str, Any]
+    """What the rule was made with beyond its layout; ``fresh`` makes another with the same."""
+
+    def __new__(cls, *_: Any, **options: Any) -> Self:
+        """Remember the options, so that no rule has to and no ``fresh`` draws from other ones."""
+        rule = super().__new__(cls)
+        rule.options = options
+        return rule
+
     def __init__(self, layout: Layout, generator: torch.Generator) -> None:
         super().__init__()
         self.layout = layout
-        self.options: dict[str, object] = {}
         self.report: dict[str, float] = {}
 
     @abstractmethod
@@ -51,7 +60,6 @@ class CreditRule(nn.Module, ABC):
     def fresh(self, seed: int) -> CreditRule:
         """The same rule with its state drawn anew: the null that trained credit is held against."""
         other = type(self)(self.layout, torch.Generator().manual_seed(seed), **self.options)
-        other.options = self.options
         like = next(self.parameters(), None)
         return other if like is None else other.to(like.device, like.dtype)
 
@@ -60,7 +68,7 @@ class CreditRule(nn.Module, ABC):
         return []
 
     def after_step(self, network: Network) -> None:
-        """Called once after every optimiser step."""
+        """Called once after every update, when the optimiser has stepped."""
 
 
 def gaussian(rows: int, columns: int, scale: float, generator: torch.Generator) -> Tensor:

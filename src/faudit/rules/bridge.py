@@ -32,17 +32,7 @@ class Bridge(CreditRule):
 
     optimiser: torch.optim.Optimizer
 
-    def __init__(
-        self,
-        layout: Layout,
-        generator: torch.Generator,
-        *,
-        extra: int = 0,
-        outputs: int | None = None,
-        hidden: int | None = None,
-        lr: float = 1e-3,
-        inputs: Inputs = "raw",
-    ) -> None:
+    def __init__(self, layout: Layout, generator: torch.Generator, inputs: Inputs) -> None:
         super().__init__(layout, generator)
         if len(set(layout.shapes)) != 1:
             raise RuleError(
@@ -51,10 +41,12 @@ class Bridge(CreditRule):
             )
         if inputs not in ("raw", "normalised"):
             raise RuleError(f"a bridge's inputs are 'raw' or 'normalised', not {inputs!r}")
-        width = layout.features[0]
         self.inputs = inputs
-        self.net = _mlp(width + 1 + extra, hidden or width, outputs or width, generator)
-        self.optimiser = torch.optim.AdamW(self.net.parameters(), lr=lr)
+
+    def learn_with(self, net: nn.Sequential, lr: float) -> None:
+        """Make ``net`` the bridge, taught by an optimiser of its own."""
+        self.net = net
+        self.optimiser = torch.optim.AdamW(net.parameters(), lr=lr, fused=True)
 
     def credits(self, scene: Scene) -> list[Tensor]:
         with torch.enable_grad():
@@ -85,13 +77,26 @@ class Bridge(CreditRule):
         h = features_last(h)
         if self.inputs == "normalised":
             h = F.layer_norm(h, h.shape[-1:])
-        depth = h.new_full((*h.shape[:-1], 1), index / self.layout.depth)
+        depth = h.new_full((*h.shape[:-1], 1), index / max(self.layout.depth, 1))
         parts = [h, depth] if extra is None else [h, depth, _at_positions(extra, h)]
         return self.net(torch.cat(parts, -1))
 
 
 class StateBridge(Bridge):
     """State Bridge: G(h_l, t_l) predicts h_L; a_l is the gradient of CE(readout(G), y) in h_l."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        generator: torch.Generator,
+        *,
+        hidden: int | None = None,
+        lr: float = 1e-3,
+        inputs: Inputs = "raw",
+    ) -> None:
+        super().__init__(layout, generator, inputs)
+        width = layout.features[0]
+        self.learn_with(_mlp(width + 1, hidden or width, width, generator), lr)
 
     def predict(self, index: int, h: Tensor) -> Tensor:
         """The last state as seen from h_index."""
@@ -124,11 +129,10 @@ class CreditBridge(Bridge):
     ) -> None:
         if sees not in ("nothing", "label", "error"):
             raise RuleError(f"a Credit Bridge sees 'nothing', 'label' or 'error', not {sees!r}")
-        extra = 0 if sees == "nothing" else layout.classes
-        super().__init__(
-            layout, generator, extra=extra, outputs=1, hidden=hidden, lr=lr, inputs=inputs
-        )
+        super().__init__(layout, generator, inputs)
         self.sees = sees
+        width, extra = layout.features[0], 0 if sees == "nothing" else layout.classes
+        self.learn_with(_mlp(width + 1 + extra, hidden or width, 1, generator), lr)
 
     def value(self, scene: Scene, index: int, h: Tensor) -> Tensor:
         return self.read(index, h, self._context(scene)).flatten(1).mean(1)
