@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import nan
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from faudit.measures.norms import _nonzero, flat
+from faudit.measures.norms import flat, nonzero, scaled
 
 
 def cosines(a: Tensor, b: Tensor) -> Tensor:
@@ -15,7 +17,9 @@ def cosines(a: Tensor, b: Tensor) -> Tensor:
     >>> cosines(torch.tensor([[1e-30, 0.0], [0.0, 0.0]]), torch.tensor([[1.0, 1.0], [1.0, 0.0]]))
     tensor([0.7071,    nan], dtype=torch.float64)
     """
-    return (directions(a) * directions(b)).sum(1).clamp(-1, 1)
+    u, v = scaled(a)[0], scaled(b)[0]
+    found = torch.linalg.vecdot(u, v) / nonzero(u.norm(dim=1) * v.norm(dim=1))
+    return found.clamp(-1, 1)  # rounding alone leaves this range
 
 
 def directions(h: Tensor) -> Tensor:
@@ -24,21 +28,22 @@ def directions(h: Tensor) -> Tensor:
     >>> directions(torch.tensor([[0.0, 1e-38]]))
     tensor([[0., 1.]], dtype=torch.float64)
     """
-    rows = flat(h)
-    rows = rows / _nonzero(rows.abs().amax(1, keepdim=True))
-    return rows / rows.norm(dim=1, keepdim=True)
+    rows = scaled(h)[0]
+    return rows / nonzero(rows.norm(dim=1, keepdim=True))
 
 
 def clamped_cosines(a: Tensor, b: Tensor, batch: int) -> Tensor:
     """What ``F.cosine_similarity`` says of the same gradients under a mean over ``batch`` samples.
 
     It clamps each norm at 1e-8 in the tensors' own dtype, so a short reference looks unaligned.
+    In float16 the clamp itself is zero, and a vector that underflowed gives NaN.
 
     >>> g = torch.tensor([[3e-9, 4e-9]])
     >>> round(float(clamped_cosines(g, g, batch=1)), 2)
     0.25
     """
-    return F.cosine_similarity((a / batch).flatten(1), (b / batch).flatten(1), dim=1).double()
+    u, v = ((side / batch).reshape(len(side), -1) for side in (a, b))
+    return F.cosine_similarity(u, v, dim=1).double()
 
 
 def angles(a: Tensor, b: Tensor) -> Tensor:
@@ -51,14 +56,45 @@ def angles(a: Tensor, b: Tensor) -> Tensor:
     return 2 * torch.atan2((u - v).norm(dim=1), (u + v).norm(dim=1)).rad2deg()
 
 
-def pairwise_mean(rows: Tensor) -> float:
-    """The mean cosine over all pairs of rows; NaN for fewer than two.
+class Agreement:
+    """Do disjoint minibatches point the same way? The mean cosine between all pairs of them.
 
-    >>> pairwise_mean(torch.eye(3))
-    0.0
+    Samples fill minibatches of ``size`` in the order they come, however they are split into
+    batches; what does not fill one is left out. Only the sum of the directions is kept, for
+    sum_{i != j} <u_i, u_j> = ||sum_i u_i||^2 - n.
+
+    >>> agreement = Agreement(size=2)
+    >>> agreement.add(torch.tensor([[1.0, 0.0], [1.0, 0.0], [2.0, 2.0]])); agreement.value
+    nan
+    >>> agreement.add(torch.tensor([[2.0, 2.0]])); round(agreement.value, 4)
+    0.7071
     """
-    count = len(rows)
-    if count < 2:
-        return float("nan")
-    units = directions(rows)
-    return float(((units @ units.T).sum() - (units * units).sum()) / (count * (count - 1)))
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.count = self.inside = 0
+        self.filling: Tensor | float = 0.0
+        self.directions: Tensor | float = 0.0
+
+    def add(self, vectors: Tensor) -> None:
+        """Another batch of samples."""
+        rows = flat(vectors)
+        while len(rows):
+            taken, rows = rows.tensor_split([self.size - self.inside])
+            self.filling = self.filling + taken.sum(0, keepdim=True)
+            self.inside += len(taken)
+            if self.inside == self.size:
+                self._close(self.filling)
+
+    def _close(self, full: Tensor) -> None:
+        self.directions = self.directions + directions(full)
+        self.count += 1
+        self.filling, self.inside = 0.0, 0
+
+    @property
+    def value(self) -> float:
+        """The mean cosine; NaN for fewer than two minibatches, or one that sums to zero."""
+        if self.count < 2:
+            return nan
+        square = float(torch.as_tensor(self.directions).square().sum())
+        return (square - self.count) / (self.count * (self.count - 1))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from faudit.measures.directions import directions
+from faudit.measures.inputs import copied
 from faudit.measures.norms import flat, norms
 from faudit.networks.scene import Loss
 from faudit.networks.view import Network
@@ -24,7 +25,7 @@ def loss_at(network: Network, x: Any, targets: Tensor, loss: Loss) -> LossAt:
 
     def at(index: int, h: Tensor) -> Tensor:
         with torch.no_grad():
-            return loss(network.logits_from(x, index, h), targets).double()
+            return loss(network.logits_from(copied(x), index, h), targets).double()
 
     return at
 
@@ -32,60 +33,67 @@ def loss_at(network: Network, x: Any, targets: Tensor, loss: Loss) -> LossAt:
 def nudges(at: LossAt, index: int, h: Tensor, credit: Tensor, base: Tensor, eta: float) -> Tensor:
     """The change of each sample's loss after ``h <- h - eta * credit / ||credit||``.
 
-    Useful credit gives negative numbers; a sample without credit gives NaN.
+    Useful credit gives negative numbers. A sample without credit gives NaN, and so does one whose
+    state is so large that the step is lost in its rounding.
 
     >>> def square(_, h): return h.double().square().sum(1)
     >>> h = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     >>> round(float(nudges(square, 0, h, 2 * h, square(0, h), eta=0.1)), 3)
     -0.19
     """
-    step = directions(credit).to(h).view_as(h)
-    moved = at(index, h - eta * step.nan_to_num()) - base
-    return torch.where(step.flatten(1).isnan().any(1), torch.nan, moved)
+    step = directions(credit).nan_to_num().to(h).view_as(h)
+    moved = h - eta * step
+    still = (moved == h).reshape(len(h), -1).all(1)
+    return torch.where(still, torch.nan, at(index, moved) - base)
 
 
-@dataclass
 class Correlation:
-    """Pearson's r of pairs that arrive in pieces; undefined when either side does not vary.
+    """Pearson's r of pairs that arrive in batches; NaN where either side does not vary.
+
+    Means and scatter are merged batch by batch (Chan, Golub & LeVeque 1983), so nothing is kept
+    of the pairs. float64 holds the scatter of everything that float32 gradients can forecast.
 
     >>> r = Correlation()
-    >>> r.add(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0])); r.add(torch.tensor([3.0]),
-    ...     torch.tensor([6.0])); round(r.value, 6)
+    >>> r.add(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0]))
+    >>> r.add(torch.tensor([3.0]), torch.tensor([6.0]))
+    >>> round(r.value, 12)
     1.0
     """
 
-    predicted: list[Tensor] = field(default_factory=list)
-    actual: list[Tensor] = field(default_factory=list)
+    VARIES = 1e-12
+    """A spread below this share of the values is the rounding of a constant."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = torch.zeros(2, dtype=torch.float64)
+        self.scatter = torch.zeros(2, 2, dtype=torch.float64)
 
     def add(self, predicted: Tensor, actual: Tensor) -> None:
-        """Another piece."""
-        self.predicted.append(predicted.double().cpu())
-        self.actual.append(actual.double().cpu())
+        """Another batch of pairs."""
+        pairs = torch.stack([predicted.double(), actual.double()]).cpu()
+        total, share = self.count + pairs.shape[1], pairs.shape[1] / (self.count + pairs.shape[1])
+        centre = pairs.mean(1)
+        centred, gap = pairs - centre[:, None], centre - self.mean
+        self.scatter += centred @ centred.T + torch.outer(gap, gap) * (self.count * share)
+        self.mean += gap * share
+        self.count = total
 
     @property
     def value(self) -> float:
-        """r over all pieces; NaN where it has no meaning."""
-        if not self.predicted:
-            return float("nan")
-        p, a = (_standard(torch.cat(side)) for side in (self.predicted, self.actual))
-        return float((p * a).sum())
-
-
-def _standard(values: Tensor) -> Tensor:
-    """Centred and of unit length, safe at any magnitude; NaN where nothing varies."""
-    centred = values - values.mean()
-    largest = centred.abs().max()
-    if not largest > 1e-12 * values.abs().max():
-        return torch.full_like(values, torch.nan)
-    centred = centred / largest
-    return centred / centred.norm()
+        """r over all pairs."""
+        spread = self.scatter.diagonal().sqrt()
+        if not bool((spread > self.VARIES * self.count**0.5 * self.mean.abs()).all()):
+            return nan
+        return float((self.scatter[0, 1] / spread[0] / spread[1]).clamp(-1, 1))
 
 
 class Perturbations:
     """Random moves of one state, the same for any split of the samples into batches.
 
     Each move is ``size * ||h||`` long, for one of fixed size is lost in a stream of 1e8. Credit
-    that tells how the loss will change correlates with what the loss really does.
+    that tells how the loss will change correlates with what the loss really does; a random vector
+    (the negative control, always tried too) does not. Every sample has moves of its own, drawn in
+    the order the samples come: in another order the correlation changes within its sampling error.
     """
 
     def __init__(self, layer: int, count: int, size: float, seed: int) -> None:
@@ -94,33 +102,20 @@ class Perturbations:
         self.random = np.random.default_rng((seed, layer, count, 1))
         self.found: dict[str, Correlation] = {}
 
-    def try_on(
-        self, at: LossAt, h: Tensor, base: Tensor, credits: dict[str, Tensor | None]
-    ) -> None:
+    def try_on(self, at: LossAt, h: Tensor, base: Tensor, credits: Mapping[str, Tensor]) -> None:
         """Move one batch's states and compare every credit's forecast with what happened."""
-        told = {name: a for name, a in credits.items() if a is not None}
-        told["random"] = _normal(self.random, h)
+        told = {**credits, "random": _normal(self.random, h)}
         for source in self.sources:
             move = directions(_normal(source, h)) * (self.size * norms(h))[:, None]
             actual = at(self.layer, h + move.to(h).view_as(h)) - base
             for name, credit in told.items():
-                forecast = (flat(credit) * move).sum(1)
+                forecast = torch.linalg.vecdot(flat(credit), move)
                 self.found.setdefault(name, Correlation()).add(forecast, actual)
 
     def value(self, name: str) -> float:
         """The correlation of one credit's forecasts."""
-        return self.found[name].value if name in self.found else float("nan")
+        return self.found[name].value if name in self.found else nan
 
 
 def _normal(source: np.random.Generator, like: Tensor) -> Tensor:
     return torch.from_numpy(source.standard_normal(tuple(like.shape))).to(like.device)
-
-
-def mean_of(values: Sequence[float]) -> float:
-    """The mean of the values that are defined; NaN if none is.
-
-    >>> mean_of([1.0, float("nan"), 3.0])
-    2.0
-    """
-    known = [v for v in values if v == v]
-    return sum(known) / len(known) if known else float("nan")

@@ -1,0 +1,120 @@
+"""Safety: a network measured under this guard is afterwards exactly what it was."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from faudit.errors import NetworkError
+from faudit.networks.scene import grading, keeping_buffers
+from faudit.networks.view import evaluating
+
+Changed = Callable[[], list[str]]
+"""() -> the names of the buffers that a forward pass has changed so far."""
+
+
+@contextmanager
+def untouched(module: nn.Module, seed: int) -> Iterator[Changed]:
+    """Eval mode and autograd on inside; outside, nothing has happened, also if something raised.
+
+    Parameters' gradients and flags, buffers, every submodule's mode and the state of all random
+    sources are given back. Inside, random numbers follow from ``seed``.
+
+    >>> layer = nn.BatchNorm1d(2)
+    >>> with untouched(layer, seed=0) as changed:
+    ...     layer.running_mean.add_(1); (layer.training, changed())
+    tensor([1., 1.])
+    (False, ['running_mean'])
+    >>> layer.running_mean, layer.training
+    (tensor([0., 0.]), True)
+    """
+    _refuse_inference(module)
+    with (
+        grading(),
+        _random_kept(module, seed),
+        evaluating(module),
+        _parameters_kept(module),
+        _buffers_kept(module) as changed,
+    ):
+        yield changed
+
+
+def _refuse_inference(module: nn.Module) -> None:
+    for name, weight in module.named_parameters():
+        if weight.is_inference():
+            raise NetworkError(
+                f"weight {name} was made under torch.inference_mode(), so no gradient can pass it;"
+                " build or load the model outside, or give copy.deepcopy(model) made outside"
+            )
+
+
+@contextmanager
+def _random_kept(module: nn.Module, seed: int) -> Iterator[None]:
+    devices = {p.device for p in module.parameters() if p.device.type == "cuda"}
+    python, legacy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=list(devices)):
+            # torch.manual_seed would also reach devices that nobody forked
+            torch.default_generator.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)
+
+
+@contextmanager
+def _parameters_kept(module: nn.Module) -> Iterator[None]:
+    """Nobody can add to a ``.grad`` that is not there meanwhile."""
+    before = [(p, p.grad, p.requires_grad) for p in module.parameters()]
+    for p, _, _ in before:
+        p.grad = None
+    try:
+        yield
+    finally:
+        for p, grad, flag in before:
+            p.requires_grad_(flag)
+            p.grad = grad
+
+
+@contextmanager
+def _buffers_kept(module: nn.Module) -> Iterator[Changed]:
+    """The same buffers with the same values; one that a forward pass registered is dropped."""
+    before = dict(module.named_buffers())
+    owned = [(m, dict(m._buffers)) for m in module.modules()]
+    try:
+        with keeping_buffers(module):
+            yield lambda: [n for n, b in module.named_buffers() if not _same(b, before.get(n))]
+    finally:
+        for m, buffers in owned:
+            m._buffers.clear()
+            m._buffers.update(buffers)
+
+
+def _same(a: Tensor, b: Tensor | None) -> bool:
+    if b is None or a.shape != b.shape:
+        return False
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def bad_weight(module: nn.Module) -> str | None:
+    """The first weight that holds a number that is not finite.
+
+    >>> layer = nn.Linear(1, 1); _ = nn.init.constant_(layer.bias, float("inf"))
+    >>> bad_weight(layer)
+    'weight bias'
+    """
+    bad = (n for n, weight in module.named_parameters() if not bool(weight.isfinite().all()))
+    return next((f"weight {name}" for name in bad), None)
+
+
+def bad_buffer(module: nn.Module) -> str | None:
+    """The first buffer that holds NaN; infinities are what masks are made of."""
+    bad = (n for n, buffer in module.named_buffers() if bool(buffer.isnan().any()))
+    return next((f"buffer {name}" for name in bad), None)

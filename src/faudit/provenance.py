@@ -1,0 +1,132 @@
+"""Where a number comes from: the code, the versions and the machine that made it."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import platform
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+NUMERIC = (
+    "seeds.py",
+    "data.py",
+    "training.py",
+    "networks",
+    "rules",
+    "measures",
+    "studies/runner.py",
+)
+"""The sources that can change a number; the rest moves numbers about."""
+
+
+@cache
+def code_fingerprint(root: Path = HERE) -> str:
+    """Twelve digits that change when code that can change a number does; comments never matter.
+
+    >>> len(code_fingerprint())
+    12
+    """
+    total = hashlib.sha256()
+    for path in sources(root):
+        total.update(path.relative_to(root).as_posix().encode())
+        for part in _meaning(ast.parse(path.read_bytes())):
+            total.update(part.encode())
+    return total.hexdigest()[:12]
+
+
+def sources(root: Path) -> list[Path]:
+    """The files that ``code_fingerprint`` reads."""
+    found = (root / name for name in NUMERIC)
+    return sorted(p for f in found for p in (f.rglob("*.py") if f.is_dir() else [f]) if p.exists())
+
+
+def _meaning(node: ast.AST) -> Iterator[str]:
+    """A syntax tree without positions and docstrings, the same under every Python version."""
+    yield f"({type(node).__name__}"
+    for name, value in ast.iter_fields(node):
+        if name not in ("kind", "type_comment", "type_params", "type_ignores"):
+            yield from _part(name, _without_docstring(node, name, value))
+    yield ")"
+
+
+def _part(name: str, value: object) -> Iterator[str]:
+    if value is None or value == []:
+        return
+    yield f" {name}="
+    for item in value if isinstance(value, list) else [value]:
+        yield from _meaning(item) if isinstance(item, ast.AST) else (repr(item),)
+
+
+def _without_docstring(node: ast.AST, name: str, value: object) -> object:
+    if name != "body" or not isinstance(value, list) or isinstance(node, ast.Lambda):
+        return value
+    return [v for v in value if not _is_text(v)]
+
+
+def _is_text(node: object) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def git_commit(root: Path = HERE.parents[1]) -> str | None:
+    """The commit of the source checkout that is running; None for an installed package.
+
+    Read from git's own files: asking ``git`` would run whatever its configuration names.
+    """
+    if not (root / "pyproject.toml").is_file():
+        return None
+    try:
+        head = (root / ".git" / "HEAD").read_text().strip()
+        reference = head.removeprefix("ref: ")
+        return head if reference == head else _resolve(root / ".git", reference)
+    except OSError:
+        return None
+
+
+def _resolve(git: Path, reference: str) -> str | None:
+    loose = git / reference
+    if loose.is_file():
+        return loose.read_text().strip()
+    packed = (git / "packed-refs").read_text().splitlines()
+    return next((line.split()[0] for line in packed if line.endswith(f" {reference}")), None)
+
+
+def versions() -> dict[str, str]:
+    """The versions that a number depends on.
+
+    >>> sorted(versions())
+    ['faudit', 'numpy', 'python', 'torch']
+    """
+    found = {"python": platform.python_version()}
+    for name in ("faudit", "torch", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+def machine(device: str) -> str:
+    """The processor, or the accelerator, that computed.
+
+    >>> bool(machine("cpu"))
+    True
+    """
+    if device.startswith("cuda"):
+        import torch
+
+        return str(torch.cuda.get_device_name(device))
+    return _processor() or platform.processor() or platform.machine()
+
+
+def _processor() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return None
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, None)

@@ -1,0 +1,317 @@
+"""Table: one frozen table that writes itself as text, Markdown, LaTeX, HTML and CSV."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from io import StringIO
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from tabulate import tabulate
+
+from faudit.errors import FauditError
+from faudit.report import escape
+from faudit.report.cells import Cell, Check, Mark, Spelled, Value
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+Row = tuple[Cell, ...]
+NUMBERS = (int, float, Value, Check)
+MISSING = "–"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; every way out of it escapes what its medium would obey.
+
+    ``grouped``: rows that share their first cell stand together under it.
+
+    >>> table = Table("Runs", ("method", "accuracy"), (("DFA|<b>", Value(0.3, 0.01, 3)),))
+    >>> print(table.to_markdown())
+    **Runs**
+    <BLANKLINE>
+    | method             |      accuracy |
+    |:-------------------|--------------:|
+    | DFA&#124;&lt;b&gt; | 0.300 ± 0.010 |
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    caption: str = ""
+    notes: tuple[str, ...] = ()
+    grouped: bool = False
+
+    def __post_init__(self) -> None:
+        for number, row in enumerate(self.rows):
+            if len(row) != len(self.columns):
+                raise FauditError(
+                    f"row {number} of table {self.title!r} has {len(row)} cells for"
+                    f" {len(self.columns)} columns"
+                )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def column(self, name: str) -> tuple[Cell, ...]:
+        """One column's cells.
+
+        >>> Table("t", ("a",), ((1,), (2,))).column("a")
+        (1, 2)
+        """
+        index = self.columns.index(name)
+        return tuple(row[index] for row in self.rows)
+
+    def numeric(self, index: int) -> bool:
+        """Whether a column holds numbers, which are aligned on the right."""
+        cells = [row[index] for row in self.rows if row[index] not in (None, "")]
+        return bool(cells) and all(isinstance(cell, NUMBERS) for cell in cells)
+
+    # -- the media --------------------------------------------------------------------------------
+
+    def to_text(self) -> str:
+        """For a terminal or a log; nothing in it can drive the terminal."""
+        body = self._tabulated("simple", escape.plain)
+        return "\n".join([escape.plain(self.title), "", body, *map(escape.plain, self._below())])
+
+    def to_rich(self) -> RichTable:
+        """For a rich console; names are text to it, never markup."""
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        told = "\n".join(map(escape.plain, self._below()))
+        table = RichTable(title=Text(escape.plain(self.title)), caption=Text(told))
+        for index, name in enumerate(self.columns):
+            justify = "right" if self.numeric(index) else "left"
+            table.add_column(Text(escape.plain(name)), justify=justify)
+        for row in self.rows:
+            table.add_row(*(Text(escape.plain(_written(cell))) for cell in row))
+        return table
+
+    def to_markdown(self) -> str:
+        """A table as GitHub and others read it."""
+        head = f"**{escape.markdown(self.title)}**"
+        notes = [f"\n{escape.markdown(note)}" for note in self._below()]
+        return "\n".join([head, "", self._tabulated("pipe", escape.markdown), *notes])
+
+    def to_latex(self) -> str:
+        """A ``table`` environment for a document that uses the package booktabs."""
+        shape = "".join("r" if self.numeric(i) else "l" for i in self._body_columns())
+        lines = [
+            r"\begin{table}[htbp]",
+            r"\centering",
+            rf"\caption{{{escape.latex(self._caption())}}}",
+            rf"\begin{{tabular}}{{@{{}}{shape}@{{}}}}",
+            r"\toprule",
+            _latex_row(escape.latex(self.columns[i]) for i in self._body_columns()),
+            r"\midrule",
+            *self._latex_body(),
+            r"\bottomrule",
+            r"\end{tabular}",
+            *(rf"\par\smallskip{{\footnotesize {escape.latex(note)}}}" for note in self.notes),
+            r"\end{table}",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def to_html(self) -> str:
+        """A ``<table>`` with caption and scoped headers; classes, but no style of its own."""
+        head = "".join(
+            f'<th scope="col"{_align(self.numeric(i))}>{escape.html(self.columns[i])}</th>'
+            for i in self._body_columns()
+        )
+        label = escape.html(self.title)
+        notes = "".join(f'<p class="note">{escape.html(note)}</p>' for note in self.notes)
+        return (
+            f'<div class="table"><div class="scroll" role="region" aria-label="{label}"'
+            f' tabindex="0"><table><caption>{label}{self._html_caption()}</caption>'
+            f"<thead><tr>{head}</tr></thead>{self._html_body()}</table></div>{notes}</div>"
+        )
+
+    def to_csv(self) -> str:
+        """Full precision: a number with spread takes three columns, a check four."""
+        out = StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        kinds = [_kind(row[i] for row in self.rows) for i in range(len(self.columns))]
+        writer.writerow(
+            escape.csv(f"{name}{part}")
+            for name, kind in zip(self.columns, kinds, strict=True)
+            for part in _CSV_PARTS[kind]
+        )
+        for row in self.rows:
+            pairs = zip(row, kinds, strict=True)
+            writer.writerow(part for cell, kind in pairs for part in _csv_cells(cell, kind))
+        return out.getvalue()
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    # -- parts ------------------------------------------------------------------------------------
+
+    def _caption(self) -> str:
+        return f"{self.title}. {self.caption}" if self.caption else self.title
+
+    def _below(self) -> tuple[str, ...]:
+        return (*((self.caption,) if self.caption else ()), *self.notes)
+
+    def _body_columns(self) -> range:
+        return range(1 if self.grouped else 0, len(self.columns))
+
+    def _groups(self) -> Iterator[tuple[str, list[Row]]]:
+        """Heading and rows; without grouping one group under no heading."""
+        for heading, rows in groupby(self.rows, lambda row: row[0] if self.grouped else ""):
+            yield _written(heading), list(rows)
+
+    def _tabulated(self, form: str, safe: Callable[[object], str]) -> str:
+        rows = [
+            [safe(_written(cell)) if i or not self.grouped else safe(shown)
+             for i, cell in enumerate(row)]
+            for shown, row in self._with_heading_once()
+        ]  # fmt: skip
+        sides = ["right" if self.numeric(i) else "left" for i in range(len(self.columns))]
+        headers = [safe(name) for name in self.columns]
+        return tabulate(rows, headers, tablefmt=form, colalign=sides, disable_numparse=True)
+
+    def _with_heading_once(self) -> Iterator[tuple[str, Row]]:
+        for heading, rows in self._groups():
+            for position, row in enumerate(rows):
+                yield "" if position else heading, row
+
+    def _latex_body(self) -> Iterator[str]:
+        for position, (heading, rows) in enumerate(self._groups()):
+            if heading:
+                yield from [r"\addlinespace"] if position else []
+                yield (
+                    rf"\multicolumn{{{len(self.columns) - 1}}}{{@{{}}l}}"
+                    rf"{{\textit{{{escape.latex(heading)}}}}} \\"
+                )
+            for row in rows:
+                yield _latex_row(_latex_cell(row[i]) for i in self._body_columns())
+
+    def _html_caption(self) -> str:
+        return f"<small>{escape.html(self.caption)}</small>" if self.caption else ""
+
+    def _html_body(self) -> str:
+        span = len(self._body_columns())
+        parts = []
+        for heading, rows in self._groups():
+            top = (
+                f'<tr class="group"><th scope="rowgroup" colspan="{span}">'
+                f"{escape.html(heading)}</th></tr>"
+            )
+            body = "".join(self._html_row(row) for row in rows)
+            parts.append(f"<tbody>{top if heading else ''}{body}</tbody>")
+        return "".join(parts)
+
+    def _html_row(self, row: Row) -> str:
+        first, *others = self._body_columns()
+        head = f'<th scope="row">{_html_cell(row[first])}</th>'
+        cells = (f"<td{_tone(row[i], self.numeric(i))}>{_html_cell(row[i])}</td>" for i in others)
+        return f"<tr>{head}{''.join(cells)}</tr>"
+
+
+def _written(cell: Cell) -> str:
+    if cell is None:
+        return MISSING
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+
+
+# -- LaTeX ----------------------------------------------------------------------------------------
+
+
+def _latex_row(cells: Iterator[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def _latex_cell(cell: Cell) -> str:
+    if isinstance(cell, Value):
+        return _latex_number(cell.spelled())
+    if isinstance(cell, Check) and cell.value is not None:
+        note = "" if cell.state == "ok" else escape.latex(f" ({cell.state})")
+        return _latex_number(cell.value.spelled()) + note
+    text = escape.latex(_written(cell))
+    return rf"\textbf{{{text}}}" if isinstance(cell, Mark) and cell.tone == "bad" else text
+
+
+def _latex_number(number: Spelled) -> str:
+    if not any(c.isdigit() for c in number.mean):
+        return escape.latex(str(number))
+    digits = rf"{number.mean} \pm {number.spread}" if number.spread else number.mean
+    if number.exponent is not None:
+        grouped = f"({digits})" if number.spread else digits
+        digits = rf"{grouped} \times 10^{{{number.exponent}}}"
+    return f"${digits}$" + escape.latex(number.unit + number.remark)
+
+
+# -- HTML -----------------------------------------------------------------------------------------
+
+
+def _align(right: bool) -> str:
+    return ' class="number"' if right else ""
+
+
+def _tone(cell: Cell, right: bool) -> str:
+    names = ["number"] * right + [cell.tone] * isinstance(cell, Check | Mark)
+    return f' class="{" ".join(names)}"' if names else ""
+
+
+def _html_cell(cell: Cell) -> str:
+    if isinstance(cell, Value):
+        return _html_number(cell.spelled())
+    if isinstance(cell, Check):
+        number = "" if cell.value is None else _html_number(cell.value.spelled())
+        hidden = ' class="unseen"' if cell.state == "ok" else ""
+        return f"{number} <small{hidden}>{escape.html(cell.state)}</small>".strip()
+    if isinstance(cell, Mark):
+        return f'<span class="mark {cell.tone}">{escape.html(cell.text)}</span>'
+    return escape.html(_written(cell))
+
+
+def _html_number(number: Spelled) -> str:
+    digits = escape.html(number.mean).replace("-", "−")
+    if number.spread:
+        digits += f' <span class="spread">± {escape.html(number.spread)}</span>'
+    if number.exponent is not None:
+        digits += f" ×10<sup>{str(number.exponent).replace('-', '−')}</sup>"
+    return f'<span class="value">{digits}{escape.html(number.unit)}</span>' + (
+        f" <small>{escape.html(number.remark)}</small>" if number.remark else ""
+    )
+
+
+# -- CSV ------------------------------------------------------------------------------------------
+
+_CSV_PARTS = {
+    "plain": ("",),
+    "value": ("", " spread", " n"),
+    "check": ("", " spread", " n", " state"),
+}
+
+
+def _kind(cells: Iterator[Cell]) -> str:
+    kinds = {type(cell) for cell in cells}
+    return "check" if Check in kinds else "value" if Value in kinds else "plain"
+
+
+def _csv_cells(cell: Cell, kind: str) -> list[str]:
+    if kind == "plain":
+        return [_csv_cell(cell)]
+    value = cell.value if isinstance(cell, Check) else cell
+    if not isinstance(value, Value):
+        numbers = [_csv_cell(value), "", ""]
+    else:
+        numbers = [repr(value.mean), "" if value.spread is None else repr(value.spread)]
+        numbers.append(str(value.n))
+    state = [cell.state if isinstance(cell, Check) else ""] if kind == "check" else []
+    return [*numbers, *state]
+
+
+def _csv_cell(cell: Cell) -> str:
+    if cell is None:
+        return ""
+    # Numbers may start with a minus; text that does is disarmed.
+    return repr(cell) if isinstance(cell, int | float) else escape.csv(cell)

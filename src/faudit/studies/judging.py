@@ -1,0 +1,66 @@
+"""From runs to verdicts: each published run is held against its own published baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from faudit.baselines import frozen
+from faudit.bundle import Bundle, Outcome
+from faudit.errors import BundleError
+from faudit.protocol import Thresholds, Verdict, diagnose
+from faudit.recipe import Recipe
+from faudit.studies.store import Store
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One run with the baseline it was held against, if that was there, and the verdict."""
+
+    bundle: Bundle
+    baseline: Outcome | None
+    verdict: Verdict
+
+
+def judge_bundle(
+    bundle: Bundle,
+    baseline: Outcome | None = None,
+    *,
+    bp_accuracy: float | None = None,
+    thresholds: Thresholds | None = None,
+) -> Judged:
+    """The verdict on one run from what its bundle holds; nothing is measured or trained again."""
+    if bundle.evidence is None:
+        raise BundleError(f"{bundle.folder} cannot be judged: the run {bundle.outcome}")
+    held = baseline or bundle.baseline
+    verdict = diagnose(
+        bundle.evidence,
+        correct=bundle.outcome.correct_examples(),
+        frozen_correct=None if held is None else held.correct_examples(),
+        bp_accuracy=bp_accuracy,
+        thresholds=thresholds,
+    )
+    return Judged(bundle, held, verdict)
+
+
+def judge_store(
+    store: Store,
+    recipes: Iterable[Recipe],
+    *,
+    baseline_of: Callable[[Recipe], Recipe] = frozen,
+    thresholds: Thresholds | None = None,
+) -> Iterator[Judged]:
+    """The verdict on every recipe that is no baseline itself and whose run is there and done."""
+    for recipe in recipes:
+        if recipe.training.trainable_blocks is None and recipe in store:
+            bundle = store[recipe]
+            if bundle.outcome.done:
+                held = _outcome(store, baseline_of(recipe))
+                control = _outcome(store, recipe.set("rule.name=bp", "rule.options={}"))
+                accuracy = None if control is None else control.accuracy
+                yield judge_bundle(bundle, held, bp_accuracy=accuracy, thresholds=thresholds)
+
+
+def _outcome(store: Store, recipe: Recipe) -> Outcome | None:
+    outcome = store.entry(recipe.digest).outcome if recipe in store else None
+    return outcome if outcome is not None and outcome.done else None

@@ -1,0 +1,244 @@
+"""A study: recipes in, runs in a store out. What is there is never run again."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from faudit.bundle import Outcome
+from faudit.provenance import code_fingerprint
+from faudit.recipe import Recipe
+from faudit.studies.attempt import standing
+from faudit.studies.costs import Costs
+from faudit.studies.engines import Engine, Local
+from faudit.studies.progress import Board, Status, board, duration, label, running
+from faudit.studies.store import Entry, Store
+
+LOOK_EVERY = 0.5
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a plan: whether it is there, what there is to say of it, what it may cost."""
+
+    recipe: Recipe
+    cached: bool
+    note: str = ""
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        state = "cached" if self.cached else f"to run, about {duration(self.seconds)}"
+        note = f" ({self.note})" if self.note else ""
+        return f"{self.recipe.digest} {label(self.recipe)}: {state}{note}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What ``train`` would do.
+
+    >>> print(plan([Recipe(), Recipe()], "no-store-yet").runs[0].cached)
+    False
+    """
+
+    runs: tuple[Planned, ...]
+
+    @property
+    def todo(self) -> list[Planned]:
+        """The runs that are not there."""
+        return [run for run in self.runs if not run.cached]
+
+    @property
+    def cached(self) -> list[Planned]:
+        """The runs that are."""
+        return [run for run in self.runs if run.cached]
+
+    @property
+    def seconds(self) -> float:
+        """Estimated seconds of one core for what is to run."""
+        return sum(run.seconds for run in self.todo)
+
+    def summary(self) -> str:
+        """The plan in one line."""
+        count = f"{len(self.runs)} run{'s' * (len(self.runs) != 1)}"
+        cost = f", about {duration(self.seconds)} of one core" if self.todo else ""
+        return f"{count}: {len(self.cached)} cached, {len(self.todo)} to run{cost}"
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.runs), self.summary()])
+
+
+def plan(
+    recipes: Iterable[Recipe], store: str | os.PathLike[str] | Store, *, same_code: bool = False
+) -> Plan:
+    """Which runs are there, which are not, and what they may cost; changes nothing.
+
+    A run is there if it ended for good and its files are whole. One that other code made is there
+    too, and says so, unless ``same_code`` asks for a new one.
+    """
+    found = _existing(store)
+    unique = list({recipe.digest: recipe for recipe in recipes}.values())
+    here = {} if found is None else {r.digest: found.standing(r) for r in unique}
+    costs = Costs.of(found if found is not None else ())
+    return Plan(tuple(_planned(r, here.get(r.digest), costs, same_code) for r in unique))
+
+
+def _existing(store: str | os.PathLike[str] | Store) -> Store | None:
+    if isinstance(store, Store):
+        return store
+    return Store(store) if Path(store).is_dir() else None
+
+
+def _planned(recipe: Recipe, entry: Entry | None, costs: Costs, same_code: bool) -> Planned:
+    note, cached = _judge(entry, same_code)
+    return Planned(recipe, cached, note, 0.0 if cached else costs.estimate(recipe))
+
+
+def _judge(entry: Entry | None, same_code: bool) -> tuple[str, bool]:
+    """What there is to say of a published run, and whether it can stay."""
+    if entry is None:
+        return "", False
+    if entry.damage or entry.outcome is None:
+        return f"the one that is there is damaged: {entry.damage}", False
+    if not entry.outcome.final:
+        return f"the last try was {entry.outcome}", False
+    if entry.code != code_fingerprint():
+        return f"made by other code, {entry.code}", not same_code
+    return "" if entry.outcome.done else str(entry.outcome), True
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a study came to."""
+
+    store: Store
+    plan: Plan
+    outcomes: dict[str, Outcome]
+
+    @property
+    def failed(self) -> list[Outcome]:
+        """The runs that did not end well."""
+        return [outcome for outcome in self.outcomes.values() if not outcome.done]
+
+    def __str__(self) -> str:
+        failed = f", {len(self.failed)} failed" if self.failed else ""
+        made = len(self.plan.todo)
+        return f"{made} run{'s' * (made != 1)} made, {len(self.plan.cached)} were there{failed}"
+
+
+def train(
+    recipes: Iterable[Recipe],
+    store: str | os.PathLike[str] | Store,
+    *,
+    engine: Engine | None = None,
+    show: Board | None = None,
+    same_code: bool = False,
+) -> Summary:
+    """Make every run that is not there; can be stopped and started again at will.
+
+    Args:
+        engine: who makes the runs; ``Local()`` by default, one process per run on all cores.
+        show: where progress goes; the terminal, or plain lines, by default.
+        same_code: also make again what other code made.
+
+    >>> import tempfile
+    >>> from faudit.studies.engines import Inline
+    >>> from faudit.studies.progress import Silent
+    >>> tiny = Recipe().set("data.name=student-teacher", "data.train_limit=64",
+    ...     "data.test_limit=32", "training.epochs=1", "network.options.width=8",
+    ...     "measuring.samples=16")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     print(train([tiny], folder, engine=Inline(), show=Silent()))
+    ...     print(train([tiny], folder, engine=Inline(), show=Silent()))
+    1 run made, 0 were there
+    0 runs made, 1 were there
+    """
+    store = store if isinstance(store, Store) else Store.open(store)
+    planned = plan(recipes, store, same_code=same_code)
+    shown = board() if show is None else show
+    try:
+        _announce(planned, shown)
+        _ask(planned, store)
+        digests = [run.recipe.digest for run in planned.todo]
+        lookout = Lookout(store, planned, shown)
+        (engine or Local()).work(store, digests, lookout)
+        lookout.look()
+    finally:
+        shown.close()
+    everything = {run.recipe.digest: store.entry(run.recipe.digest) for run in planned.runs}
+    ended = {digest: entry.outcome for digest, entry in everything.items() if entry.outcome}
+    return Summary(store, planned, ended)
+
+
+def _announce(planned: Plan, shown: Board) -> None:
+    for run in planned.cached:
+        shown.note(f"skipped, is there: {run.recipe.digest} {label(run.recipe)}")
+    shown.note(planned.summary())
+
+
+def _ask(planned: Plan, store: Store) -> None:
+    for run in planned.todo:
+        if run.recipe in store:
+            store.supersede(run.recipe.digest)
+        store.forgive(run.recipe.digest)
+    store.want(run.recipe for run in planned.todo)
+
+
+@dataclass
+class Lookout:
+    """Sees how a study stands by reading the store, whoever is at work on it."""
+
+    store: Store
+    planned: Plan
+    board: Board
+    ended: dict[str, Outcome | None] = field(default_factory=dict)
+    found: dict[str, float] = field(default_factory=dict)
+    last: float = float("-inf")
+
+    def __call__(self) -> None:
+        """Look, if it is time to."""
+        if time.monotonic() - self.last >= LOOK_EVERY:
+            self.look()
+
+    def look(self) -> None:
+        """Report what has ended and show what is under way."""
+        self.last = time.monotonic()
+        recipes = {run.recipe.digest: run.recipe for run in self.planned.todo}
+        for digest in set(self.store.digests()) & (recipes.keys() - self.ended.keys()):
+            self.ended[digest] = self.store.entry(digest).outcome
+            self.board.note(f"{digest} {label(recipes[digest])}: {self.ended[digest]}")
+        self.board.show(self._status(recipes))
+
+    def _status(self, recipes: dict[str, Recipe]) -> Status:
+        failed = sum(outcome is None or not outcome.done for outcome in self.ended.values())
+        busy = [d for d in self.store.claimed() if d in recipes and d not in self.ended]
+        under_way = [running(recipes[digest], standing(self.store, digest)) for digest in busy]
+        for digest, run in zip(busy, under_way, strict=True):
+            self.found.setdefault(digest, run.done)
+        return Status(
+            total=len(self.planned.runs),
+            cached=len(self.planned.cached),
+            finished=len(self.ended) - failed,
+            failed=failed,
+            running=under_way,
+            found=sum(self.found.values()),
+        )
+
+
+def work(store: str | os.PathLike[str] | Store, *, slots: int | None = 1, **rest: float) -> int:
+    """Make wanted runs until none is left that nobody is at; returns how many there were.
+
+    This is all a cluster's worker does: start as many as there are machines, anywhere that sees
+    the store, and stop them at will.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     work(Store.open(folder))
+    0
+    """
+    store = store if isinstance(store, Store) else Store.open(store)
+    wanted = store.wanted()
+    Local(slots=slots, wait=False, **rest).work(store, wanted, lambda: None)  # type: ignore[arg-type]
+    return sum(digest in store for digest in wanted)
