@@ -83,7 +83,9 @@ class Training(_Part):
             credit of its own; the readout steps once.
         idle_steps: further optimiser steps with a zero gradient, such as a shared optimiser that
             is stepped once per block takes.
-        normalise: "sample" divides every sample's credit by its norm.
+        normalise: "sample" divides every sample's credit by its norm, "batch" all of a batch's by
+            their mean norm. A scale alone changes little under AdamW, but one that falls while
+            the stream grows slows the steps down, and normalising takes that brake away.
         penalty: lambda of the objective's ||f||^2, which ``penalty_over`` sums or averages over
             features.
         trainable_blocks: train only the last k blocks; 0 is frozen blocks and None all.
@@ -98,7 +100,7 @@ class Training(_Part):
     local_schedule: Literal["same", "cosine", "constant"] = "same"
     block_steps: int = Field(default=1, ge=1)
     idle_steps: int = Field(default=0, ge=0)
-    normalise: Literal["none", "sample"] = "none"
+    normalise: Literal["none", "sample", "batch"] = "none"
     penalty: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     penalty_over: Literal["sum", "mean"] = "sum"
     trainable_blocks: int | None = Field(default=None, ge=0)

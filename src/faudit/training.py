@@ -181,8 +181,7 @@ def local_gradients(
     A block's is ``<f_l(h_l), credits[l+1]> + penalty * ||f_l(h_l)||^2``, the embedding's is
     ``<h_0, credits[0]>``, and the readout's is the loss itself.
     """
-    if settings.normalise == "sample":
-        credits = [unit(credit) for credit in credits]
+    credits = [NORMALISED[settings.normalise](credit) for credit in credits]
     count = len(seen.targets)
     roots = list(zip(seen.local.outputs, credits, strict=True))
     roots += [(seen.local.logits, seen.error)]
@@ -223,10 +222,30 @@ def unit(credit: Tensor) -> Tensor:
             [0.0000, 0.0000]])
     """
     flat = credit.flatten(1)
-    largest = flat.abs().amax(1, keepdim=True)
-    scaled = flat / torch.where(largest > 0, largest, 1)
-    norm = scaled.norm(dim=1, keepdim=True)
-    return (scaled / torch.where(norm > 0, norm, 1)).view_as(credit)
+    scaled = flat / _or_one(flat.abs().amax(1, keepdim=True))
+    return (scaled / _or_one(scaled.norm(dim=1, keepdim=True))).view_as(credit)
+
+
+def unit_mean(credit: Tensor) -> Tensor:
+    """A batch's credit divided by the mean of its samples' norms; no credit stays no credit.
+
+    >>> unit_mean(torch.tensor([[3.0, 4.0], [0.0, 15.0]]))
+    tensor([[0.3000, 0.4000],
+            [0.0000, 1.5000]])
+    """
+    scaled = credit / _or_one(credit.abs().amax())
+    return scaled / _or_one(scaled.flatten(1).norm(dim=1).mean())
+
+
+def _or_one(divisor: Tensor) -> Tensor:
+    return torch.where(divisor > 0, divisor, torch.ones_like(divisor))
+
+
+NORMALISED: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda credit: credit,
+    "sample": unit,
+    "batch": unit_mean,
+}
 
 
 def scheduled(kind: str, share: float) -> float:
