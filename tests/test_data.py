@@ -21,7 +21,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faudit import data
 from faudit.data import (
     Dataset,
     Split,
@@ -32,6 +31,8 @@ from faudit.data import (
     load,
     student_teacher,
 )
+from faudit.data import published as data
+from faudit.data.files import unordered_digest
 from faudit.errors import DataError
 
 ROWS = {"data_batch_1": 7, "data_batch_2": 5, "test_batch": 4}
@@ -59,15 +60,15 @@ def cifar_rows(name: str, label_bytes: int = 1, classes: int = 10) -> np.ndarray
     return np.hstack([labels, draw.integers(256, size=(ROWS[name], 3072))]).astype(np.uint8)
 
 
-def cifar_parts(names: list[str], label_bytes: int) -> tuple[data._Part, ...]:
+def cifar_parts(names: list[str], label_bytes: int) -> tuple[data.Part, ...]:
     raws = {name: cifar_rows(name, label_bytes).tobytes() for name in names}
     return tuple(
-        data._Part(name, len(raw), sha256(raw), record=3072 + label_bytes)
+        data.Part(name, len(raw), sha256(raw), record=3072 + label_bytes)
         for name, raw in raws.items()
     )
 
 
-def small_cifar(source: data._Cifar) -> data._Cifar:
+def small_cifar(source: data.Cifar) -> data.Cifar:
     label_bytes = len(source.labels)
     return replace(
         source,
@@ -77,14 +78,14 @@ def small_cifar(source: data._Cifar) -> data._Cifar:
 
 
 @pytest.fixture
-def cifar(monkeypatch: pytest.MonkeyPatch) -> data._Cifar:
+def cifar(monkeypatch: pytest.MonkeyPatch) -> data.Cifar:
     """CIFAR-10 in small: the real reader with three short files as the published ones."""
     source = small_cifar(data._CIFAR10)
     monkeypatch.setattr(data, "_READERS", {"cifar10": functools.partial(data._cifar, source)})
     return source
 
 
-def write_folder(root: Path, source: data._Cifar) -> Path:
+def write_folder(root: Path, source: data.Cifar) -> Path:
     folder = root / source.folder
     folder.mkdir()
     for name in ROWS:
@@ -99,7 +100,7 @@ def member(name: str, **changes: object) -> tarfile.TarInfo:
     return info
 
 
-def write_archive(path: Path, source: data._Cifar, extra: list[tarfile.TarInfo] = ()) -> Path:
+def write_archive(path: Path, source: data.Cifar, extra: list[tarfile.TarInfo] = ()) -> Path:
     """The archive as published, after any members given to come first."""
     with tarfile.open(path, "w:gz") as archive:
         for info in extra:
@@ -119,7 +120,7 @@ def assert_is_small_cifar(found: Dataset) -> None:
         assert np.array_equal(split.images.numpy().reshape(-1, 3072), rows[:, 1:])
 
 
-def test_binary_folder_archive_and_pickles_read_alike(tmp_path: Path, cifar: data._Cifar) -> None:
+def test_binary_folder_archive_and_pickles_read_alike(tmp_path: Path, cifar: data.Cifar) -> None:
     for form, write in (
         ("folder", write_folder),
         ("archive", lambda root, source: write_archive(root / "cifar-10-binary.tar.gz", source)),
@@ -131,7 +132,7 @@ def test_binary_folder_archive_and_pickles_read_alike(tmp_path: Path, cifar: dat
 
 
 def test_root_comes_from_the_environment(
-    tmp_path: Path, cifar: data._Cifar, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cifar: data.Cifar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_folder(tmp_path, cifar)
     monkeypatch.setenv("FAUDIT_DATA", str(tmp_path))
@@ -145,7 +146,7 @@ def test_cifar100_uses_the_fine_label(tmp_path: Path) -> None:
     assert found.test.labels.tolist() == cifar_rows("test_batch", 2)[:, 1].tolist()
 
 
-def test_limits_take_the_first_rows(tmp_path: Path, cifar: data._Cifar) -> None:
+def test_limits_take_the_first_rows(tmp_path: Path, cifar: data.Cifar) -> None:
     write_folder(tmp_path, cifar)
     found = load("cifar10", tmp_path, train_limit=3, test_limit=2)
     assert found.train.labels.tolist() == cifar_rows("data_batch_1")[:3, 0].tolist()
@@ -172,7 +173,7 @@ def test_an_unknown_name_suggests_a_known_one() -> None:
 # -- damaged and hostile files --------------------------------------------------------------------
 
 
-def test_wrong_lengths_name_the_file_and_the_bytes(tmp_path: Path, cifar: data._Cifar) -> None:
+def test_wrong_lengths_name_the_file_and_the_bytes(tmp_path: Path, cifar: data.Cifar) -> None:
     path = write_folder(tmp_path, cifar) / "data_batch_2.bin"
     raw = path.read_bytes()
     path.write_bytes(raw[:-1])
@@ -186,7 +187,7 @@ def test_wrong_lengths_name_the_file_and_the_bytes(tmp_path: Path, cifar: data._
         load("cifar10", tmp_path)
 
 
-def test_one_flipped_bit_is_found(tmp_path: Path, cifar: data._Cifar) -> None:
+def test_one_flipped_bit_is_found(tmp_path: Path, cifar: data.Cifar) -> None:
     path = write_folder(tmp_path, cifar) / "test_batch.bin"
     raw = bytearray(path.read_bytes())
     raw[1000] ^= 1
@@ -198,7 +199,7 @@ def test_one_flipped_bit_is_found(tmp_path: Path, cifar: data._Cifar) -> None:
 def test_another_row_order_passes_only_where_it_is_known(tmp_path: Path) -> None:
     rows = cifar_rows("data_batch_1")
     part = cifar_parts(["data_batch_1"], 1)[0]
-    known = replace(part, unordered=data._unordered_digest(rows.tobytes(), 3073))
+    known = replace(part, unordered=unordered_digest(rows.tobytes(), 3073))
     known.check(rows[::-1].tobytes(), "reversed")
     with pytest.raises(DataError, match="reversed differs"):
         part.check(rows[::-1].tobytes(), "reversed")
@@ -207,14 +208,14 @@ def test_another_row_order_passes_only_where_it_is_known(tmp_path: Path) -> None
         known.check(rows.tobytes(), "relabelled")
 
 
-def test_a_web_page_under_the_archives_name(tmp_path: Path, cifar: data._Cifar) -> None:
+def test_a_web_page_under_the_archives_name(tmp_path: Path, cifar: data.Cifar) -> None:
     (tmp_path / "cifar-10-binary.tar.gz").write_text("<!DOCTYPE html><title>Sign in</title>")
     with pytest.raises(DataError, match=r"begins b'<!DOCTYPE html.*web page"):
         load("cifar10", tmp_path)
 
 
 @pytest.mark.parametrize("kept", [20, 0.5, 0.98])
-def test_a_truncated_archive(tmp_path: Path, cifar: data._Cifar, kept: float) -> None:
+def test_a_truncated_archive(tmp_path: Path, cifar: data.Cifar, kept: float) -> None:
     path = write_archive(tmp_path / "cifar-10-binary.tar.gz", cifar)
     raw = path.read_bytes()
     path.write_bytes(raw[: int(kept if kept > 1 else kept * len(raw))])
@@ -222,7 +223,7 @@ def test_a_truncated_archive(tmp_path: Path, cifar: data._Cifar, kept: float) ->
         load("cifar10", tmp_path)
 
 
-def test_members_outside_the_set_are_never_written(tmp_path: Path, cifar: data._Cifar) -> None:
+def test_members_outside_the_set_are_never_written(tmp_path: Path, cifar: data.Cifar) -> None:
     root = tmp_path / "root"
     root.mkdir()
     outside = tmp_path / "absolute"
@@ -238,7 +239,7 @@ def test_members_outside_the_set_are_never_written(tmp_path: Path, cifar: data._
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE])
-def test_a_link_in_the_place_of_a_member(tmp_path: Path, cifar: data._Cifar, kind: bytes) -> None:
+def test_a_link_in_the_place_of_a_member(tmp_path: Path, cifar: data.Cifar, kind: bytes) -> None:
     link = member(f"{cifar.folder}/data_batch_1.bin", type=kind, linkname="/etc/passwd")
     write_archive(tmp_path / "cifar-10-binary.tar.gz", cifar, [link])
     with pytest.raises(DataError, match=r"data_batch_1.bin in .* is not a regular file"):
@@ -246,7 +247,7 @@ def test_a_link_in_the_place_of_a_member(tmp_path: Path, cifar: data._Cifar, kin
 
 
 def test_a_first_member_of_the_right_name_and_wrong_content(
-    tmp_path: Path, cifar: data._Cifar
+    tmp_path: Path, cifar: data.Cifar
 ) -> None:
     for size, message in ((10, "holds 10 bytes"), (7 * 3073, "differs"), (10**6, "holds more")):
         fake = member(f"{cifar.folder}/data_batch_1.bin", size=size)
@@ -255,9 +256,7 @@ def test_a_first_member_of_the_right_name_and_wrong_content(
             load("cifar10", tmp_path)
 
 
-def test_an_archive_of_another_version_lacks_the_members(
-    tmp_path: Path, cifar: data._Cifar
-) -> None:
+def test_an_archive_of_another_version_lacks_the_members(tmp_path: Path, cifar: data.Cifar) -> None:
     write_archive(tmp_path / "cifar-10-binary.tar.gz", replace(cifar, folder="cifar-10-batches-py"))
     with pytest.raises(DataError, match=r"no member cifar-10-batches-bin/data_batch_1.bin"):
         load("cifar10", tmp_path)
@@ -266,7 +265,7 @@ def test_an_archive_of_another_version_lacks_the_members(
 # -- pickled batches ------------------------------------------------------------------------------
 
 
-def write_pickles(root: Path, source: data._Cifar, layout: str = "C") -> Path:
+def write_pickles(root: Path, source: data.Cifar, layout: str = "C") -> Path:
     folder = root / source.pickled
     folder.mkdir()
     for name in ROWS:
@@ -288,7 +287,7 @@ def python2_pickle(rows: np.ndarray) -> bytes:
     return b"\x80\x02}(U\x04data" + data_ + b"U\x06labels" + listed + b"u."
 
 
-def test_batches_pickled_by_python_2(tmp_path: Path, cifar: data._Cifar) -> None:
+def test_batches_pickled_by_python_2(tmp_path: Path, cifar: data.Cifar) -> None:
     folder = write_pickles(tmp_path, cifar)
     for name in ROWS:
         (folder / name).write_bytes(python2_pickle(cifar_rows(name)))
@@ -314,7 +313,7 @@ class Hostile:
         return Path.touch, (self.path,)
 
 
-def test_a_hostile_pickle_is_refused_and_named(tmp_path: Path, cifar: data._Cifar) -> None:
+def test_a_hostile_pickle_is_refused_and_named(tmp_path: Path, cifar: data.Cifar) -> None:
     folder = write_pickles(tmp_path, cifar)
     victim = tmp_path / "victim"
     raw = pickle.dumps({b"data": Hostile(victim), b"labels": [0]}, protocol=4)
@@ -331,7 +330,7 @@ def test_a_hostile_pickle_is_refused_and_named(tmp_path: Path, cifar: data._Cifa
 @pytest.mark.parametrize(
     "name", ["os.system", "builtins.eval", "numpy.load", "numpy.core.multiarray.scalar"]
 )
-def test_other_globals_are_refused(tmp_path: Path, cifar: data._Cifar, name: str) -> None:
+def test_other_globals_are_refused(tmp_path: Path, cifar: data.Cifar, name: str) -> None:
     module, _, attribute = name.rpartition(".")
     folder = write_pickles(tmp_path, cifar)
     (folder / "data_batch_1").write_bytes(f"c{module}\n{attribute}\n.".encode())
@@ -354,7 +353,7 @@ def test_other_globals_are_refused(tmp_path: Path, cifar: data._Cifar, name: str
         pickle.dumps({b"data": np.zeros((7, 3072), np.uint8), b"labels": [0] * 7}, protocol=4),
     ],
 )
-def test_a_pickle_that_is_no_batch(tmp_path: Path, cifar: data._Cifar, content: bytes) -> None:
+def test_a_pickle_that_is_no_batch(tmp_path: Path, cifar: data.Cifar, content: bytes) -> None:
     folder = write_pickles(tmp_path, cifar)
     (folder / "data_batch_1").write_bytes(content)
     with pytest.raises(DataError, match=r"data_batch_1 (is damaged|is not a CIFAR batch|differs)"):
@@ -369,7 +368,7 @@ def test_a_damaged_pickle_never_loads_differently(position: int, byte: int) -> N
     raw = bytearray(python2_pickle(rows))
     raw[position % len(raw)] = byte
     try:
-        found = data._read_pickled(FakePath(bytes(raw)), source.test[0], source)
+        found = data.read_pickled(FakePath(bytes(raw)), source.test[0], source)
     except DataError:
         return
     assert found == rows.tobytes()
@@ -402,9 +401,9 @@ def idx_files(count: int, prefix: str) -> dict[str, bytes]:
 IDX = {**idx_files(6, "train"), **idx_files(4, "t10k")}
 
 
-def small_idx() -> data._Idx:
+def small_idx() -> data.Idx:
     train_images, train_labels, test_images, test_labels = (
-        data._Part(name, len(raw), sha256(raw), packed=sha256(gzip.compress(raw, mtime=0)))
+        data.Part(name, len(raw), sha256(raw), packed=sha256(gzip.compress(raw, mtime=0)))
         for name, raw in IDX.items()
     )
     return replace(
