@@ -58,7 +58,16 @@ def judge_store(
                 held = _outcome(store, baseline_of(recipe))
                 control = _outcome(store, recipe.set("rule.name=bp", "rule.options={}"))
                 accuracy = None if control is None else control.accuracy
+                bundle = bundle if held is None else _with_baseline(bundle, held)
                 yield judge_bundle(bundle, held, bp_accuracy=accuracy, thresholds=thresholds)
+
+
+def _with_baseline(bundle: Bundle, baseline: Outcome) -> Bundle:
+    """The bundle with its baseline inside, so that it alone gives the verdict elsewhere."""
+    try:
+        return bundle.with_baseline(baseline)
+    except OSError:
+        return bundle  # a store that cannot be written can still be judged
 
 
 def _outcome(store: Store, recipe: Recipe) -> Outcome | None:
