@@ -285,6 +285,21 @@ class Backwards(Plain):
         return self.head(self.blocks[0](self.blocks[1](self.stem(x))))
 
 
+class Skip(Plain):
+    """A connection from what enters block ``start`` to what leaves block ``end``, or the head."""
+
+    def __init__(self, start: int = 0, end: int = 3) -> None:
+        super().__init__(depth=3)
+        self.start, self.end = start, end
+
+    def forward(self, x: Tensor) -> Tensor:
+        states = [self.stem(x)]
+        for index, block in enumerate(self.blocks):
+            h = states[-1] if index != self.end else states[-1] + states[self.start]
+            states.append(block(h))
+        return self.head(states[-1] + states[self.start] if self.end == 3 else states[-1])
+
+
 class Failing(Plain):
     """A forward that fails between its blocks."""
 

@@ -205,6 +205,27 @@ def test_logits_that_do_not_hear_a_state_are_refused(name):
             scene(network, x, y)
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "message"),
+    [
+        (1, 3, "the readout uses h_1 besides h_3"),
+        (2, 3, "the readout uses h_2 besides h_3"),
+        (1, 2, r"'blocks\.2' uses h_1 besides h_2"),
+    ],
+)
+def test_credit_is_not_carried_through_blocks_that_are_not_the_only_way(start, end, message):
+    network = Network.of(toys.built(lambda: toys.Skip(start, end)))
+    x, y = toys.batch()
+    check_view(network, x)
+    check_reference(network, x, y)
+    for rule in ("bp", "usf"):
+        made = make_rule(rule, network.layout(x)).double()
+        with pytest.raises(NetworkError, match=message):
+            made.credits(scene(network, x, y))
+    whole = Network.of(network.module, ["blocks.0"])
+    check_local_backpropagation(whole, x, y)
+
+
 def test_logits_without_a_graph_are_refused():
     network = Network.of(toys.built(lambda: toys.Constant(torch.zeros(5, 3))))
     with pytest.raises(NetworkError, match="the logits have no gradient in h_0"):

@@ -99,12 +99,31 @@ class Scene:
 
         With ``backward`` other weights carry it; sign-symmetric and learned feedback are this.
         """
+        self._refuse_detour(self.local.outputs[index + 1], index)
+        if index == self.depth - 1:
+            self._refuse_detour(self.local.logits, self.depth)
         if backward is None:
             start, end = self.local.leaves[index], self.local.outputs[index + 1]
         else:
             start, end = self._rerun(index, backward)
         (carried,) = torch.autograd.grad(end, start, credit, retain_graph=backward is None)
         return carried
+
+    def _refuse_detour(self, output: Tensor, index: int) -> None:
+        """Refuse an ``output`` that hears more than h_index: a chain of blocks would miss a way."""
+        earlier = self.local.leaves[:index]
+        if not earlier or not output.requires_grad:
+            return
+        heard = torch.autograd.grad(
+            output, earlier, output.detach(), retain_graph=True, allow_unused=True
+        )
+        around = [f"h_{i}" for i, g in enumerate(heard) if g is not None]
+        if around:
+            reader = "the readout" if index == self.depth else f"{self.network.names[index]!r}"
+            raise NetworkError(
+                f"{reader} uses {', '.join(around)} besides h_{index}, so credit carried back from"
+                " block to block would miss a way; name blocks that hold both ends of it"
+            )
 
     def _rerun(self, index: int, backward: Backward) -> tuple[Tensor, Tensor]:
         with grading():
