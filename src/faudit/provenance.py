@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 NUMERIC = (
     "seeds.py",
-    "data.py",
+    "data",
     "training.py",
     "networks",
     "rules",

@@ -163,12 +163,18 @@ class Server:
 
 
 def warm_up() -> None:
-    """Import what every run needs, and compute nothing: a forked process must not have threads."""
+    """Import what every run needs, and compute nothing: a forked process must not have threads.
+
+    PyTorch imports its compiler with the first optimiser, which takes longer than a small run.
+    """
+    import safetensors.torch  # noqa: F401
+
     from faudit.provenance import code_fingerprint
     from faudit.studies import runner
 
     code_fingerprint()
     runner.torch.set_num_threads(1)
+    runner.torch.optim.AdamW([runner.torch.zeros(1, requires_grad=True)])
 
 
 def _ended() -> Iterator[tuple[int, int]]:
