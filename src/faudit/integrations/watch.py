@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -43,7 +44,7 @@ class Watch:
         x: Any,
         y: Tensor,
         *,
-        blocks: str | list[str] | None = None,
+        blocks: str | Sequence[str] | None = None,
         credits: Any = None,
         loss: Loss = cross_entropy,
         thresholds: Thresholds | None = None,
