@@ -213,6 +213,7 @@ def glance(work: Work) -> dict[str, Any]:
 
 def full_evidence(network: Network, rule: CreditRule, x: Tensor, y: Tensor) -> Evidence:
     """Everything that is known about a finished run."""
+    network.module.eval()
     return measure(network, x, y, credits=rule)
 
 
