@@ -8,6 +8,7 @@ import pickle
 import pickletools
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,9 +86,8 @@ def pickled_names(raw: bytes) -> list[str]:
     ['builtins.print']
     """
     try:
-        streams = _streams(raw)
-        return sorted({name for stream in streams for name in _globals(stream)})
-    except (ValueError, zipfile.BadZipFile, EOFError, IndexError):
+        return sorted({name for stream in _streams(raw) for name in _globals(BytesIO(stream))})
+    except zipfile.BadZipFile:
         return []
 
 
@@ -129,13 +129,17 @@ def _streams(raw: bytes) -> list[bytes]:
         return [archive.read(name) for name in archive.namelist() if name.endswith(".pkl")]
 
 
-def _globals(stream: bytes) -> list[str]:
-    found, words = [], []
-    for opcode, argument, _ in pickletools.genops(stream):
-        if isinstance(argument, str) and "UNICODE" in opcode.name:
-            words.append(argument)
-        elif opcode.name == "GLOBAL" and isinstance(argument, str):
-            found.append(argument.replace(" ", "."))
-        elif opcode.name == "STACK_GLOBAL":
-            found.append(".".join(words[-2:]))
+def _globals(stream: BytesIO) -> list[str]:
+    """The globals named in pickles that follow one another, up to where they end or break."""
+    found: list[str] = []
+    words: list[str] = []
+    with suppress(ValueError, EOFError, IndexError, UnicodeDecodeError):
+        while stream.tell() < len(stream.getbuffer()):
+            for opcode, argument, _ in pickletools.genops(stream):
+                if opcode.name == "GLOBAL":
+                    found.append(str(argument).replace(" ", "."))
+                elif opcode.name == "STACK_GLOBAL":
+                    found.append(".".join(words[-2:]))
+                elif isinstance(argument, str):
+                    words.append(argument)
     return found

@@ -91,7 +91,9 @@ class Local:
         attempts: after so many deaths in a row without a new checkpoint a run is FAILED.
         memory: the address space each run may use, in bytes.
         fork: fork every run from one process that has imported PyTorch; else start it anew.
-        wait: also wait for runs that others are at, and take them over if they fall silent.
+        patience: how many seconds to wait for runs that only others are at, in case they fall
+            silent and the runs can be taken over; until the study is over if None.
+        command: the process that makes runs.
     """
 
     slots: int | None = None
@@ -99,14 +101,14 @@ class Local:
     checkpoint_seconds: float = 0.0
     memory: int | None = None
     fork: bool = sys.platform == "linux"
-    wait: bool = True
+    patience: float | None = None
+    command: tuple[str, ...] = (sys.executable, "-m", "faudit.studies.worker")
 
     def work(self, store: Store, digests: Sequence[str], look: Look) -> None:
         settings = Settings(self.checkpoint_seconds, self.memory, self.fork)
-        worker = Worker(store, settings)
-        study = Supervision(
-            store, deque(digests), worker, self.slots or cores(), self.attempts, self.wait
-        )
+        worker = Worker(store, settings, self.command)
+        slots = self.slots or cores()
+        study = Supervision(store, deque(digests), worker, slots, self.attempts, self.patience)
         with Signals(insist=True) as stopped, worker:
             study.supervise(stopped, look)
 
@@ -134,8 +136,8 @@ def no_room(store: Store, digest: str) -> StoreError:
 class Worker:
     """The near end of ``faudit.studies.worker``: orders go in, endings come out."""
 
-    def __init__(self, store: Store, settings: Settings) -> None:
-        self.store, self.settings = store, settings
+    def __init__(self, store: Store, settings: Settings, command: Sequence[str]) -> None:
+        self.store, self.settings, self.command = store, settings, command
         self.process: subprocess.Popen[bytes] | None = None
         self.rest = b""
 
@@ -148,7 +150,7 @@ class Worker:
     def _start(self) -> subprocess.Popen[bytes]:
         threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "faudit.studies.worker", str(self.store.path)],
+            [*self.command, str(self.store.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **threads, "FAUDIT_WORKER": self.settings.to_json()},
@@ -214,10 +216,11 @@ class Supervision:
     worker: Worker
     slots: int
     attempts: int = ATTEMPTS
-    wait: bool = True
+    patience: float | None = None
     claims: dict[str, tuple[Claim, int]] = field(default_factory=dict)
     pause: StoreError | None = None
     worker_deaths: int = 0
+    busy: float = field(default_factory=time.monotonic)
 
     def supervise(self, stopped: Signals, look: Look) -> None:
         """Until nothing is left to do."""
@@ -227,7 +230,7 @@ class Supervision:
                     raise Stopped("stopped; every run has saved its state: start again to go on")
                 if not self.pause:
                     self.fill_slots()
-                if not self.claims and not self.wait:
+                if self._out_of_patience():
                     break
                 self.settle_endings()
                 look()
@@ -246,6 +249,12 @@ class Supervision:
             digest = self.todo.popleft()
             if not self._start(digest):
                 self.todo.append(digest)
+
+    def _out_of_patience(self) -> bool:
+        """Whether others have been at all that is left for too long."""
+        if self.claims:
+            self.busy = time.monotonic()
+        return self.patience is not None and time.monotonic() - self.busy > self.patience
 
     @property
     def free(self) -> int:
@@ -304,7 +313,7 @@ class Supervision:
         if self.worker_deaths > self.attempts:
             raise StoreError(
                 f"the process that makes runs died {self.worker_deaths} times in a row;"
-                f" start one by hand to see why: {sys.executable} -m faudit.studies.worker"
+                f" start one by hand to see why: {' '.join(self.worker.command)}"
                 f" {self.store.path} {next(iter(self.claims), 'DIGEST')}"
             )
         for digest in list(self.claims):

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from faudit.bundle import Outcome
+from faudit.baselines import frozen
+from faudit.bundle import Bundle, Outcome
 from faudit.provenance import code_fingerprint
 from faudit.recipe import Recipe
 from faudit.studies.attempt import standing
 from faudit.studies.costs import Costs
 from faudit.studies.engines import Engine, Local
 from faudit.studies.progress import Board, Status, board, duration, label, running
-from faudit.studies.store import Entry, Store
+from faudit.studies.store import LEASE_SECONDS, Entry, Store
 
 LOOK_EVERY = 0.5
+PATIENCE = 2 * LEASE_SECONDS
+"""Long enough for a worker that fell silent to be replaced."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,7 @@ def train(
     engine: Engine | None = None,
     show: Board | None = None,
     same_code: bool = False,
+    baseline_of: Callable[[Recipe], Recipe] = frozen,
 ) -> Summary:
     """Make every run that is not there; can be stopped and started again at will.
 
@@ -142,6 +146,7 @@ def train(
         engine: who makes the runs; ``Local()`` by default, one process per run on all cores.
         show: where progress goes; the terminal, or plain lines, by default.
         same_code: also make again what other code made.
+        baseline_of: a run's baseline; where both are there, the run's bundle is given its outcome.
 
     >>> import tempfile
     >>> from faudit.studies.engines import Inline
@@ -165,11 +170,28 @@ def train(
         lookout = Lookout(store, planned, shown)
         (engine or Local()).work(store, digests, lookout)
         lookout.look()
+        attach_baselines(store, [run.recipe for run in planned.runs], baseline_of)
     finally:
         shown.close()
     everything = {run.recipe.digest: store.entry(run.recipe.digest) for run in planned.runs}
     ended = {digest: entry.outcome for digest, entry in everything.items() if entry.outcome}
     return Summary(store, planned, ended)
+
+
+def attach_baselines(
+    store: Store, recipes: Iterable[Recipe], baseline_of: Callable[[Recipe], Recipe] = frozen
+) -> None:
+    """Put every baseline's outcome into the bundles held against it, so that each stands alone."""
+    for recipe in recipes:
+        baseline = baseline_of(recipe)
+        if recipe != baseline and _is_done(store, recipe) and _is_done(store, baseline):
+            bundle = Bundle.load(store.folder(recipe), tensors=False)
+            bundle.with_baseline(store[baseline].outcome)
+
+
+def _is_done(store: Store, recipe: Recipe) -> bool:
+    outcome = store.entry(recipe.digest).outcome if recipe in store else None
+    return outcome is not None and outcome.done
 
 
 def _announce(planned: Plan, shown: Board) -> None:
@@ -227,18 +249,20 @@ class Lookout:
         )
 
 
-def work(store: str | os.PathLike[str] | Store, *, slots: int | None = 1, **rest: float) -> int:
-    """Make wanted runs until none is left that nobody is at; returns how many there were.
+def work(
+    store: str | os.PathLike[str] | Store, *, slots: int | None = 1, patience: float = PATIENCE
+) -> int:
+    """Make wanted runs until none is left that nobody is at; returns how many got published.
 
     This is all a cluster's worker does: start as many as there are machines, anywhere that sees
     the store, and stop them at will.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     work(Store.open(folder))
+    ...     work(Store.open(folder), patience=0)
     0
     """
     store = store if isinstance(store, Store) else Store.open(store)
     wanted = store.wanted()
-    Local(slots=slots, wait=False, **rest).work(store, wanted, lambda: None)  # type: ignore[arg-type]
+    Local(slots=slots, patience=patience).work(store, wanted, lambda: None)
     return sum(digest in store for digest in wanted)
