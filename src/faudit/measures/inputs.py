@@ -6,70 +6,122 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from faudit.errors import DataError, FauditError
-from faudit.networks.scene import Loss, Scene, cross_entropy
+from faudit.errors import DataError, FauditError, RuleError
+from faudit.networks.scene import Loss, cross_entropy
+from faudit.networks.values import kind, map_tensors
+
+Batch = tuple[Any, Tensor]
 
 
-def batches_of(x: Any, y: Any) -> Iterator[tuple[Any, Tensor]]:
-    """(x, y) batches from one batch, from two matching lists, or from an iterable of pairs.
+def batches_of(x: Any, y: Any = None) -> Iterator[Batch]:
+    """(x, y) batches from one batch, from two matching iterables, or from an iterable of pairs.
 
-    >>> len(list(batches_of([(torch.zeros(2), torch.zeros(2))] * 3, None)))
+    >>> len(list(batches_of([(torch.zeros(2), torch.zeros(2))] * 3)))
     3
     """
     if y is None:
-        yield from _pairs(x)
+        yield from map(_pair, _iterable(x))
+    elif isinstance(x, (Tensor, Mapping)):
+        yield _batch(x, y)
     elif isinstance(y, Tensor):
-        _same_length(x, y)
-        yield x, y
+        raise DataError(f"inputs must be a tensor or a mapping with tensors, not {kind(x)}")
     else:
-        for one_x, one_y in zip(x, y, strict=True):
-            yield from batches_of(one_x, torch.as_tensor(one_y))
+        yield from map(_pair, _matched(_iterable(x), y))
 
 
-def _pairs(batches: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:
-    if isinstance(batches, (Tensor, Mapping)) or not isinstance(batches, Iterable):
-        raise DataError("targets are missing; give measure(network, x, y) or an iterable of (x, y)")
-    for pair in batches:
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise DataError("every batch must be a pair (x, y)")
-        yield from batches_of(*pair)
+def _iterable(x: Any) -> Iterable[Any]:
+    if isinstance(x, (Tensor, Mapping)) or not isinstance(x, Iterable):
+        raise DataError(
+            f"{kind(x)} has no targets; give measure(network, x, y) or an iterable of (x, y)"
+        )
+    return x
 
 
-def _same_length(x: Any, y: Tensor) -> None:
-    for part in x.values() if isinstance(x, Mapping) else [x]:
-        if not isinstance(part, Tensor):
-            raise DataError(f"inputs must be tensors, not {type(part).__name__}")
-        if len(part) != len(y):
+def _matched(x: Iterable[Any], y: Any) -> Iterator[Any]:
+    try:
+        yield from zip(x, y, strict=True)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"inputs in batches need as many batches of targets: {error}; one batch of inputs is"
+            " one tensor"
+        ) from error
+
+
+def _pair(pair: Any) -> Batch:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise DataError(f"every batch must be a pair (x, y), not {kind(pair)}")
+    return _batch(*pair)
+
+
+def _batch(x: Any, y: Any) -> Batch:
+    targets = _targets(y)
+    parts = list(x.values()) if isinstance(x, Mapping) else [x]
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    if not tensors:
+        raise DataError(f"inputs must be a tensor or a mapping with tensors, not {kind(x)}")
+    for part in tensors:
+        if part.shape[:1] != targets.shape[:1]:
             raise DataError(
-                f"inputs of shape {tuple(part.shape)} and targets of shape {tuple(y.shape)} do"
-                " not have the same number of samples"
+                f"inputs of shape {tuple(part.shape)} and targets of shape {tuple(targets.shape)}"
+                " do not have the same number of samples"
             )
-    if len(y) == 0:
+    if len(targets) == 0:
         raise DataError("there is no sample to measure; the batch is empty")
+    return x, targets
+
+
+def _targets(y: Any) -> Tensor:
+    """A tensor of its own; whole numbers as int64, as class indices must be."""
+    try:
+        targets = torch.as_tensor(y).clone()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"targets must be a tensor, not {kind(y)}") from error
+    if targets.ndim == 0:
+        raise DataError("targets must have one entry per sample; this is a single number")
+    whole = not (targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool)
+    return targets.long() if whole else targets
 
 
 def checked_loss(loss: Loss) -> Loss:
-    """The same loss, refusing first what would be broadcast or ignored in silence."""
+    """The same loss, refusing first what would be broadcast, averaged or ignored in silence."""
 
     def checked(logits: Tensor, targets: Tensor) -> Tensor:
         if loss is cross_entropy:
             _check_classes(logits, targets)
         values = loss(logits, targets)
-        if values.shape != targets.shape[:1]:
+        if not isinstance(values, Tensor) or values.shape != targets.shape[:1]:
             raise FauditError(
-                f"the loss returned shape {tuple(values.shape)} for {len(targets)} samples; it"
-                " must return one loss per sample (reduction='none', averaged over the rest)"
+                f"the loss returned {kind(values)} for {len(targets)} samples; it must return one"
+                " loss per sample (reduction='none', averaged over the rest)"
             )
+        _check_alone(loss, logits, targets, values)
         return values
 
     return checked
 
 
+def _check_alone(loss: Loss, logits: Tensor, targets: Tensor, values: Tensor) -> None:
+    """(N, 1) outputs against (N,) targets broadcast to (N, N) without a word; one sample tells."""
+    with torch.no_grad():
+        alone = loss(logits[:1], targets[:1])[0]
+    rounding = torch.finfo(values.dtype).eps ** 0.5
+    if not torch.allclose(alone, values[0], rtol=rounding, atol=rounding, equal_nan=True):
+        raise FauditError(
+            f"the loss of a sample depends on the others: {values[0].item():.4g} in its batch,"
+            f" {alone.item():.4g} alone; outputs {tuple(logits.shape)} and targets"
+            f" {tuple(targets.shape)} may have been broadcast"
+        )
+
+
 def _check_classes(logits: Tensor, targets: Tensor) -> None:
+    if targets.is_floating_point() and targets.shape == logits.shape:
+        return  # one probability per class
     if targets.is_floating_point() or targets.dtype == torch.bool:
-        raise DataError(f"cross-entropy needs class indices, not {targets.dtype}; give loss=")
+        raise DataError(
+            f"cross-entropy needs class indices, not {kind(targets)}; for other targets give loss="
+        )
     if logits.shape[:-1] != targets.shape:
         raise DataError(
             f"logits of shape {tuple(logits.shape)} need targets of shape"
@@ -83,42 +135,47 @@ def _check_classes(logits: Tensor, targets: Tensor) -> None:
         )
 
 
-def credits_of(credits: Any, seen: Scene, *, first: bool) -> list[Tensor]:
-    told = _ask(credits, seen, first=first)
-    if len(told) != len(seen.states):
-        raise FauditError(
-            f"{len(told)} credits for {len(seen.states)} states; give a_0..a_L, one per state"
+def checked_source(credits: Any) -> Any:
+    """What can be asked for credits: a rule, a callable, a list for one batch, or nothing."""
+    known = credits is None or callable(credits) or hasattr(credits, "credits")
+    if not known and (isinstance(credits, str) or not isinstance(credits, Sequence)):
+        raise RuleError(
+            f"credits must be a credit rule, a callable or a list a_0..a_L, not {credits!r:.60};"
+            " faudit.rules.make_rule makes a rule from its name"
         )
-    for layer, (a, h) in enumerate(zip(told, seen.states, strict=True)):
-        if a.shape != h.shape:
-            raise FauditError(
-                f"credit a_{layer} has shape {tuple(a.shape)}, its state {tuple(h.shape)}"
-            )
-    return [a.detach() for a in told]
+    return credits
 
 
-def _ask(credits: Any, seen: Scene, *, first: bool) -> list[Tensor]:
-    if hasattr(credits, "credits"):
-        return list(credits.credits(seen))
-    if callable(credits):
-        return list(credits(seen))
-    if isinstance(credits, Sequence):
-        if not first:
-            raise FauditError("a list of credits belongs to one batch; give a rule or a callable")
-        return list(credits)
-    raise FauditError(
-        f"credits must be a credit rule, a callable or a list, not {type(credits).__name__}"
-    )
+def checked_credits(told: Any, states: Sequence[Tensor]) -> list[Tensor]:
+    """Credits as a list, one for every state and of its shape."""
+    credits = list(told) if isinstance(told, Iterable) else [told]
+    if len(credits) != len(states):
+        raise RuleError(
+            f"{len(credits)} credits for {len(states)} states; give a_0..a_L, one per state"
+        )
+    for layer, (a, h) in enumerate(zip(credits, states, strict=True)):
+        if not isinstance(a, Tensor) or a.shape != h.shape or not a.is_floating_point():
+            raise RuleError(f"credit a_{layer} is {kind(a)}; its state is {kind(h)}")
+    return [a.detach() for a in credits]
+
+
+def check_dtype(rule: Any, tensors: Sequence[Tensor]) -> None:
+    """Refuse a rule whose matrices could not be multiplied with any of the network's tensors."""
+    weights = rule.parameters() if isinstance(rule, nn.Module) else ()
+    known = {t.dtype for t in tensors}
+    other = next((w.dtype for w in weights if w.dtype not in known), None)
+    if other is not None:
+        raise RuleError(
+            f"the rule computes in {other} and the network in {tensors[0].dtype};"
+            f" give rule.to({tensors[0].dtype})"
+        )
+
+
+def copied(x: Any) -> Any:
+    """An input that a forward may overwrite, and that autograd may keep."""
+    return map_tensors(x, Tensor.clone)
 
 
 def as_double(x: Any) -> Any:
-    if isinstance(x, Mapping):
-        return {key: as_double(value) for key, value in x.items()}
-    return x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
-
-
-def keepable(x: Any) -> Any:
-    """A tensor that autograd may keep, even if it was made under inference mode."""
-    if isinstance(x, Mapping):
-        return {key: keepable(value) for key, value in x.items()}
-    return x.clone() if isinstance(x, Tensor) and x.is_inference() else x
+    """An input for a network in float64."""
+    return map_tensors(x, lambda t: t.double() if t.is_floating_point() else t.clone())

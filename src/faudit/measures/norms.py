@@ -99,7 +99,7 @@ class Means(dict[int, Mean]):
     """One mean for every layer, made when the layer is first seen.
 
     >>> means = Means()
-    >>> means[0].add(torch.ones(2)); means[1].add(torch.zeros(2)); means.values_by_layer
+    >>> means[0].add(torch.ones(2)); means[1].add(torch.zeros(2)); means.by_layer
     (1.0, 0.0)
     """
 
@@ -107,6 +107,6 @@ class Means(dict[int, Mean]):
         return self.setdefault(layer, Mean())
 
     @property
-    def values_by_layer(self) -> tuple[float, ...]:
+    def by_layer(self) -> tuple[float, ...]:
         """The means, from the first layer to the last."""
         return tuple(self[layer].value for layer in sorted(self))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from faudit.errors import NetworkError
 from faudit.networks.scene import grading, keeping_buffers
 from faudit.networks.view import evaluating
+
+T = TypeVar("T")
 
 Changed = Callable[[], list[str]]
 """() -> the names of the buffers that a forward pass has changed so far."""
@@ -33,7 +36,6 @@ def untouched(module: nn.Module, seed: int) -> Iterator[Changed]:
     >>> layer.running_mean, layer.training
     (tensor([0., 0.]), True)
     """
-    _refuse_inference(module)
     with (
         grading(),
         _random_kept(module, seed),
@@ -42,15 +44,6 @@ def untouched(module: nn.Module, seed: int) -> Iterator[Changed]:
         _buffers_kept(module) as changed,
     ):
         yield changed
-
-
-def _refuse_inference(module: nn.Module) -> None:
-    for name, weight in module.named_parameters():
-        if weight.is_inference():
-            raise NetworkError(
-                f"weight {name} was made under torch.inference_mode(), so no gradient can pass it;"
-                " build or load the model outside, or give copy.deepcopy(model) made outside"
-            )
 
 
 @contextmanager
@@ -101,6 +94,14 @@ def _same(a: Tensor, b: Tensor | None) -> bool:
     if b is None or a.shape != b.shape:
         return False
     return bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def differentiable(owner: T, module: nn.Module) -> T:
+    """``owner`` of ``module``, or a copy where autograd refuses weights made in inference mode."""
+    if not any(p.is_inference() for p in module.parameters()):
+        return owner
+    with grading():
+        return copy.deepcopy(owner)
 
 
 def bad_weight(module: nn.Module) -> str | None:

@@ -1,0 +1,344 @@
+"""Safety: whatever is measured, and however it ends, the module is afterwards what it was."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from faudit.errors import FauditError
+from faudit.measures.measure import measure
+from faudit.measures.safety import bad_buffer, bad_weight, differentiable, untouched
+from faudit.networks.view import Network
+from faudit.networks.zoo import ResMLP, SmallResNet, ViTMini
+from faudit.rules import make_rule
+from tests import toys
+from tests.measures.problems import PROBLEMS, measured, rule_for
+from tests.networks.checks import hook_count
+
+
+def snapshot(module: nn.Module) -> dict[str, Any]:
+    """Everything about a module that measuring might have changed."""
+    return {
+        "parameters": [(n, id(p), p.requires_grad, p._version) for n, p in _all(module)],
+        "weights": [p.detach().clone() for _, p in _all(module)],
+        "gradients": [(id(p.grad), p.grad is not None and p.grad.clone()) for _, p in _all(module)],
+        "buffers": [(n, id(b), b.clone()) for n, b in module.named_buffers()],
+        "modes": [m.training for m in module.modules()],
+        "hooks": hook_count(module),
+        "attributes": [sorted(vars(m)) for m in module.modules()],
+        "random": [torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()],
+        "grad mode": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
+    }  # fmt: skip
+
+
+def _all(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return list(module.named_parameters(remove_duplicate=False))
+
+
+def alike(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(alike, one, other))
+    return bool(one == other)
+
+
+def unchanged(module: nn.Module, act: Callable[[], Any]) -> Any:
+    """What ``act`` gives, if it leaves the module alone."""
+    before = snapshot(module)
+    try:
+        return act()
+    finally:
+        for name, value in snapshot(module).items():
+            assert alike(before[name], value), f"{name} changed"
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("training", [True, False])
+def test_nothing_changes(name, training):
+    problem = PROBLEMS[name]()
+    problem.module.train(training)
+    kept = problem.x.clone()
+    made = rule_for(problem, "dfa" if problem.loss is None else "bp")
+    unchanged(problem.module, lambda: measured(problem, made, perturbations=2, nulls=2))
+    assert torch.equal(problem.x, kept)
+
+
+def test_modes_flags_and_gradients_of_every_part_are_kept():
+    model = toys.built(lambda: toys.Plain(toys.NormStep)).train()
+    model.blocks[0].norm.eval()
+    model.head.requires_grad_(False)
+    x, y = toys.batch()
+    model(x).sum().backward()
+    assert model.stem.weight.grad is not None
+    assert model.head.weight.grad is None
+    rule = make_rule("fa", Network.of(model).layout(x)).double()
+    unchanged(model, lambda: measure(model, x, y, rule, perturbations=1, nulls=2))
+
+
+def careless(scene: Any) -> list[Tensor]:
+    """Credits by someone who calls backward, switches flags and draws random numbers."""
+    scene.loss(scene.network.module(scene.x), scene.targets).sum().backward()
+    scene.network.module.requires_grad_(False)
+    scene.network.module.train()
+    random.random(), np.random.rand(), torch.rand(1)
+    return list(scene.states)
+
+
+def test_even_careless_credits_harm_nothing():
+    model, (x, y) = toys.built(lambda: toys.Plain(toys.NormStep)), toys.batch()
+    model(x).sum().backward()
+    unchanged(model, lambda: measure(model, x, y, careless, perturbations=1))
+
+
+class Failing:
+    """A rule that fails, at once or when asked for its second batch."""
+
+    has_feedback = False
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def credits(self, scene: Any) -> list[Tensor]:
+        self.after -= 1
+        if self.after < 0:
+            careless(scene)
+            raise ZeroDivisionError("from the rule")
+        return list(scene.states)
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_nothing_changes_when_the_rule_raises(after):
+    model, batch = toys.built(lambda: toys.Plain(toys.NormStep)).train(), toys.batch()
+    rule = Failing(after)
+
+    def act() -> None:
+        with pytest.raises(ZeroDivisionError):
+            measure(model, [batch, batch], None, rule, perturbations=1)
+
+    unchanged(model, act)
+
+
+def test_nothing_changes_when_the_forward_the_loss_or_the_data_raise():
+    x, y = toys.batch()
+
+    def loss(z: Tensor, t: Tensor) -> Tensor:
+        raise ZeroDivisionError
+
+    def data() -> Any:
+        yield x, y
+        raise ZeroDivisionError
+
+    for make, args, options in (
+        (toys.Failing, (x, y), {}),
+        (toys.Plain, (x, y), {"loss": loss}),
+        (toys.Plain, (data(),), {}),
+    ):
+        model = toys.built(lambda make=make: make(toys.NormStep)).train()
+
+        def act(model: Any = model, args: Any = args, options: Any = options) -> None:
+            with pytest.raises(ZeroDivisionError):
+                measure(model, *args, **options)
+
+        unchanged(model, act)
+    bad = toys.built(toys.Plain).train()
+    with pytest.raises(FauditError):
+        unchanged(bad, lambda: measure(bad, x, y + 9))
+
+
+class Counting(toys.Step):
+    """A block that counts its calls in a buffer and caches another, in eval mode too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, h: Tensor) -> Tensor:
+        self.calls += 1
+        if not hasattr(self, "cache"):
+            self.register_buffer("cache", torch.ones(3))
+        return super().forward(h)
+
+
+@pytest.mark.parametrize("credited", [False, True])
+def test_buffers_that_change_in_eval_mode_are_reported_and_restored(credited):
+    model, (x, y) = toys.built(lambda: toys.Plain(Counting)), toys.batch()
+    names = list(model.state_dict())
+    rule = make_rule("dfa", toys_layout(x)).double() if credited else None
+    found = unchanged(model, lambda: measure(model, x, y, rule, perturbations=0))
+    assert set(found.facts["buffers_changed"].split(", ")) >= {"blocks.0.calls", "blocks.1.calls"}
+    assert list(model.state_dict()) == names
+    assert "buffers_changed" not in measured(PROBLEMS["batch norm"]()).facts
+
+
+def toys_layout(x: Tensor) -> Any:
+    return Network.of(toys.built(toys.Plain)).layout(x)
+
+
+class Overwriting(toys.Plain):
+    """A forward that normalises its input in place."""
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x.mul_(0.5))
+
+
+def test_an_input_that_the_forward_overwrites_is_left_alone():
+    x, y = toys.batch()
+    model, kept = toys.built(Overwriting), x.clone()
+    rule = make_rule("dfa", toys_layout(x)).double()
+    found = measure(model, x, y, rule, perturbations=2)
+    assert torch.equal(x, kept)
+    plain = measure(toys.built(toys.Plain), x / 2, y, rule, perturbations=2)
+    assert found.replace(facts={}) == plain.replace(facts={})
+
+
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("name", ["resmlp", "in place", "batch norm", "language model"])
+@pytest.mark.parametrize("rule", ["bp", "dfa", "usf"])
+def test_autograd_switched_off_outside_changes_no_number(off, name, rule):
+    problem = PROBLEMS[name]()
+    made = rule_for(problem, rule)
+    options = {"perturbations": 1, "nulls": 2}
+    expected = measured(problem, made, **options)
+    with off():
+        assert measured(problem, made, **options) == expected
+        problem.x, problem.y = problem.x.clone(), problem.y.clone()
+        assert problem.x.is_inference() == (off is torch.inference_mode)
+        assert unchanged(problem.module, lambda: measured(problem, made, **options)) == expected
+
+
+@pytest.mark.parametrize("name", ["resmlp", "batch norm", "language model"])
+def test_a_model_made_in_inference_mode_is_measured_as_a_copy(name):
+    expected = measured(PROBLEMS[name](), perturbations=1)
+    with torch.inference_mode():
+        problem = PROBLEMS[name]()
+        weights = [p.clone() for p in problem.module.parameters()]
+        found = measured(problem, perturbations=1)
+    assert found == expected
+    assert all(map(torch.equal, problem.module.parameters(), weights))
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_frozen_parameters_change_no_number(name):
+    problem = PROBLEMS[name]()
+    made = rule_for(problem, "bp")
+    expected = measured(problem, made, perturbations=1)
+    problem.module.requires_grad_(False)
+    assert unchanged(problem.module, lambda: measured(problem, made, perturbations=1)) == expected
+
+
+def test_tied_weights_stay_tied():
+    problem = PROBLEMS["language model"]()
+    unchanged(problem.module, lambda: measured(problem, perturbations=1))
+    assert problem.module.head.weight is problem.module.embedding.weight
+
+
+HALF = {
+    "resmlp": (lambda: ResMLP(12, 8, 2, 3), (12,)),
+    "vitmini": (lambda: ViTMini(8, 4, 8, 2, 3, heads=2), (3, 8, 8)),
+    "smallresnet": (lambda: SmallResNet((4, 4), 3), (3, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", HALF)
+@pytest.mark.parametrize("rule", ["bp", "dfa", "fa"])
+def test_half_precision_is_measured(dtype, name, rule):
+    make, shape = HALF[name]
+    model = toys.built(make).to(dtype).train()
+    x, y = (
+        torch.linspace(-2, 2, 8 * int(np.prod(shape))).sin().view(8, *shape).to(dtype),
+        toys.batch(8)[1],
+    )
+    made = make_rule(rule, Network.of(model).layout(x)).to(dtype)
+    found = unchanged(model, lambda: measure(model, x, y, made, perturbations=4, nulls=2))
+    assert found.dtype == str(dtype).removeprefix("torch.")
+    assert found.invalid is None
+    assert all(found.defined["cosine"])
+    assert all(0 < angle < 45 for angle in found.reference_angle)
+    if rule == "bp":
+        assert all(c > 0.9 for c in found.cosine)
+        assert all(r > 0.9 for r in found.perturbation_correlation)
+
+
+def test_a_shuffling_loader_is_walked_with_the_measures_own_random_numbers():
+    model, (x, y) = toys.built(toys.Plain), toys.batch(8)
+    loader = DataLoader(TensorDataset(x, y), batch_size=3, shuffle=True)
+    found = unchanged(model, lambda: measure(model, loader, perturbations=2))
+    torch.rand(5)
+    assert measure(model, loader, perturbations=2) == found
+
+
+def test_measuring_between_two_steps_changes_no_training():
+    x, y = toys.batch(32)
+    ends = []
+    for looks in (False, True):
+        model = toys.built(lambda: toys.Plain(toys.DropStep)).train()
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch.manual_seed(0)
+        for _ in range(3):
+            nn.functional.cross_entropy(model(x), y).backward()
+            if looks:
+                measure(model, x, y, perturbations=1)
+            optimiser.step()
+        ends.append([p.detach().clone() for p in model.parameters()])
+    assert all(map(torch.equal, *ends))
+
+
+def meddled(model: nn.Module) -> None:
+    with untouched(model, seed=7) as changed:
+        assert not any(m.training for m in model.modules())
+        assert changed() == []
+        model.blocks[0].norm.running_mean.add_(1)
+        model.blocks[1].norm.running_mean = torch.zeros(4).double() - 1
+        assert changed() == ["blocks.0.norm.running_mean", "blocks.1.norm.running_mean"]
+        model.requires_grad_(False)
+        torch.rand(1), random.random(), np.random.rand()
+        raise KeyError
+
+
+def test_the_guard_gives_everything_back():
+    model = toys.built(lambda: toys.Plain(toys.NormStep)).train()
+
+    def act() -> None:
+        with pytest.raises(KeyError):
+            meddled(model)
+
+    unchanged(model, act)
+
+
+def test_random_numbers_inside_follow_from_the_seed():
+    def drawn(seed: int) -> tuple[float, ...]:
+        with untouched(nn.Identity(), seed):
+            return torch.rand(1).item(), random.random(), float(np.random.rand())
+
+    assert drawn(1) == drawn(1)
+    assert all(a != b for a, b in zip(drawn(1), drawn(2), strict=True))
+
+
+def test_only_weights_made_in_inference_mode_are_copied():
+    model = nn.Linear(2, 2)
+    assert differentiable(model, model) is model
+    with torch.inference_mode():
+        model = nn.Linear(2, 2)
+        other = differentiable(model, model)
+    assert other is not model
+    assert not other.weight.is_inference()
+
+
+def test_a_bad_buffer_is_one_with_nan():
+    model = nn.BatchNorm1d(2)
+    model.register_buffer("mask", torch.full((2,), -torch.inf))
+    assert bad_buffer(model) is None
+    model.running_var[1] = torch.nan
+    assert bad_buffer(model) == "buffer running_var"
+    assert bad_weight(model) is None
