@@ -1,0 +1,420 @@
+"""The ledger: rules decide as stated, missing runs are said to be missing, replays agree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fabricated import Everything, bundle, evidence, history, outcome
+
+from faudit.bundle import Bundle
+from faudit.errors import FauditError
+from faudit.recipe import Data, Named, Recipe
+from faudit.studies.audits import Arm, Setting
+from faudit.studies.claims import CLAIMS, RULES, Claim, Line, accuracy, find, margin, word
+from faudit.studies.engines import Inline
+from faudit.studies.ledger import (
+    NOT_REPRODUCED,
+    NOT_RUN,
+    REPRODUCED,
+    SAME_VERDICT,
+    Row,
+    decision_tables,
+    ledger,
+    near,
+    reproduce,
+    rerun,
+    search,
+    status,
+)
+from faudit.studies.progress import Silent
+from faudit.studies.quantities import PER_RUN, TEXTS, Quantity
+from faudit.studies.results import export
+from faudit.studies.runner import measure_again
+from faudit.studies.store import Store
+
+
+def row(id: str, source: Any) -> Row:
+    """One claim's row under the paper's recipe."""
+    return ledger(source, claims=[find(id)], variants=["paper"]).rows[0]
+
+
+def only(arm: Arm, **numbers: Any) -> dict[Recipe, Bundle]:
+    """A source with the runs of one arm, and frozen blocks at 0.35."""
+    frozen = {recipe: bundle(recipe, 0.35) for recipe in arm.baseline.recipes()}
+    return frozen | {recipe: bundle(recipe, **numbers) for recipe in arm.recipes()}
+
+
+# -- the claims as data ---------------------------------------------------------------------------
+
+
+def test_every_claim_has_an_id_of_its_own() -> None:
+    assert len({claim.id for claim in CLAIMS}) == len(CLAIMS) > 200
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
+def test_a_claim_reproduces_itself(claim: Claim) -> None:
+    if isinstance(claim.published, float):
+        assert near(claim, claim.published)
+        if claim.line and claim.line.quantity is None:
+            assert (claim.published >= claim.line.limit) is claim.line.above
+    assert str(claim.quantity)
+    assert claim.source
+    assert claim.kind in RULES
+
+
+def test_every_claim_that_can_be_run_is_decided_when_all_runs_are_there() -> None:
+    found = ledger(Everything())
+    undecided = {r.claim.id for r in found.rows if r.standing == NOT_RUN}
+    assert undecided == {claim.id for claim in CLAIMS if not claim.arms}
+    assert found.totals()[NOT_RUN] == len(undecided)
+    assert found.complete() == len(CLAIMS) - len(undecided)
+
+
+def test_every_quantity_has_a_text() -> None:
+    assert PER_RUN.keys() <= TEXTS.keys()
+
+
+def test_an_unknown_quantity_or_claim_is_refused_with_a_near_match() -> None:
+    with pytest.raises(FauditError, match="did you mean 'growth'"):
+        Quantity("grwth")
+    with pytest.raises(FauditError, match="did you mean 't1-fa-gamma'"):
+        find("t1-fa-gama")
+
+
+# -- the rules ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("id", "inside", "outside"),
+    [
+        ("t1-fa-accuracy", 0.364, 0.366),
+        ("t1-fa-margin", -0.023, -0.025),
+        ("f3-fa-gamma", 0.279, 0.281),
+        ("f3-fa-cosine-L", 1.0, 0.89),
+        ("f6-fa-0-h", 8.9e5, 9.1e5),
+        ("f6-fa-0-h", 9.1e3, 8.9e3),
+        ("t3-cb-nudging", -8.5e-4, -8.6e-4),
+        ("t3-cb-nudging", -2.2e-4, 4.3e-4),
+        ("t2-no-ln-fa-g", 1.0e-4, 0.99e-4),
+        ("x1-fa-climb", 0.22, 0.23),
+        ("f6-dfa-0-h", 4e8, inf),
+    ],
+)
+def test_the_tolerance_of_a_kind_is_where_it_was_stated(
+    id: str, inside: float, outside: float
+) -> None:
+    assert near(find(id), inside)
+    assert not near(find(id), outside)
+
+
+def test_a_number_off_its_tolerance_on_the_published_side_is_the_same_verdict() -> None:
+    fa = find("t1-fa-accuracy").arms[0]
+    assert row("t1-fa-accuracy", only(fa, accuracy=0.35)).standing == REPRODUCED
+    assert row("t1-fa-accuracy", only(fa, accuracy=0.25)).standing == SAME_VERDICT
+    assert row("t1-fa-accuracy", only(fa, accuracy=0.45)).standing == NOT_REPRODUCED
+
+
+def test_without_frozen_blocks_the_side_is_not_known() -> None:
+    fa = find("t1-fa-accuracy").arms[0]
+    alone = {recipe: bundle(recipe, 0.25) for recipe in fa.recipes()}
+    found = row("t1-fa-accuracy", alone)
+    assert found.standing == NOT_REPRODUCED
+    assert found.reason.endswith("not known")
+    assert row("t1-fa-margin", alone).standing == NOT_RUN
+    assert row("t1-fa-verdict", alone).standing == NOT_RUN
+
+
+def test_frozen_blocks_on_other_data_do_not_count() -> None:
+    fa = find("t1-fa-margin").arms[0]
+    source = only(fa, accuracy=0.35)
+    for recipe in fa.baseline.recipes():
+        source[recipe] = replace(source[recipe], outcome=outcome(recipe, 0.35, data="others"))
+    assert row("t1-fa-margin", source).standing == NOT_RUN
+
+
+def test_a_reference_is_read_at_the_reduction_of_its_claim() -> None:
+    arm = find("f3-dfa-gL").arms[0]
+    source = only(arm, reference_norm=(1.0, 1.0, 1.0, 1.0, 128 * 4e-9))
+    at_128, at_1024 = (row(id, source).ours for id in ("f3-dfa-gL", "v1-dfa-g"))
+    assert at_128 is not None
+    assert at_1024 is not None
+    assert at_128.mean == pytest.approx(4e-9)
+    assert at_1024.mean == pytest.approx(5e-10)
+
+
+def test_published_alignments_are_read_with_the_clamp() -> None:
+    arm = find("f3-dfa-gamma").arms[0]
+    source = only(arm, cosine=(0.9,) * 5, cosine_clamped=(0.4, 0.0, 0.0, 0.0, 0.0))
+    found = row("f3-dfa-gamma", source).ours
+    assert found is not None
+    assert found.mean == pytest.approx(0.08)
+
+
+def test_a_verdict_must_be_the_same_for_every_seed() -> None:
+    arm = find("t6-fa-verdict").arms[0]
+    source = only(arm, accuracy=0.3)
+    assert row("t6-fa-verdict", source).standing == REPRODUCED
+    source[arm.recipes()[0]] = bundle(arm.recipes()[0], 0.5)
+    found = row("t6-fa-verdict", source)
+    assert found.standing == NOT_REPRODUCED
+    assert found.ours is not None
+    assert found.ours.word == "FAIL(D3) in 2 of 3, PASS in 1 of 3"
+
+
+@pytest.mark.parametrize(
+    ("deep", "standing"),
+    [
+        ({"cb": 0.7, "fa": 0.4, "sb": 0.3, "dfa": 0.1}, REPRODUCED),
+        ({"cb": 0.7, "fa": 0.3, "sb": 0.4, "dfa": 0.1}, NOT_REPRODUCED),
+    ],
+)
+def test_a_ranking_is_kept_or_not(deep: dict[str, float], standing: str) -> None:
+    arms = find("t3-order-cosine").arms
+    source: dict[Recipe, Bundle] = {}
+    for arm in arms:
+        source |= only(arm, cosine_clamped=(0.9, *(deep[arm.rule],) * 4))
+    assert row("t3-order-cosine", source).standing == standing
+    del source[arms[0].recipes()[0]]
+    found = row("t3-order-cosine", source).ours
+    assert found is not None
+    assert (found.seeds, found.of) == (2, 3)
+
+
+def test_an_epoch_must_lie_in_the_window_for_every_seed() -> None:
+    arm = find("f4-dfa-d2-epoch").arms[0]
+
+    def fires_at(*epochs: float) -> dict[Recipe, Bundle]:
+        pairs = zip(arm.recipes(), epochs, strict=True)
+        return {r: replace(bundle(r), history=shrinking(r, at)) for r, at in pairs}
+
+    def shrinking(recipe: Recipe, at: float) -> tuple[dict[str, Any], ...]:
+        return history(recipe, 4, reference_norm=lambda e: [1.0] * 4 + [1e-5 if e >= at else 1.0])
+
+    assert row("f4-dfa-d2-epoch", fires_at(3, 4, 4)).standing == REPRODUCED
+    assert row("f4-dfa-d2-epoch", fires_at(3, 4, 9)).standing == SAME_VERDICT
+    assert row("f4-dfa-d2-epoch", fires_at(3, 4, inf)).standing == NOT_REPRODUCED
+
+
+def test_a_difference_is_taken_seed_by_seed() -> None:
+    claim = find("f6-dfa-gain")
+    assert claim.minus is not None
+    pairs = zip(claim.arms[0].recipes(), claim.minus.recipes(), strict=True)
+    source: dict[Recipe, Bundle] = {}
+    for place, (own, other) in enumerate(pairs):
+        base = 0.3 + place / 10
+        source |= {own: bundle(own, base + 0.06), other: bundle(other, base)}
+    found = row("f6-dfa-gain", source).ours
+    assert found is not None
+    assert found.values == pytest.approx((0.06,) * 3)
+    assert found.spread == pytest.approx(0, abs=1e-9)
+
+
+def test_part_of_the_seeds_is_judged_and_counted() -> None:
+    arm = find("t1-fa-gamma").arms[0]
+    first = arm.recipes()[0]
+    found = row("t1-fa-gamma", {first: bundle(first, cosine_clamped=(0.48, 0.48, 0.48))})
+    assert found.standing == REPRODUCED
+    assert found.ours is not None
+    assert (found.ours.seeds, found.ours.of, found.ours.spread) == (1, 3, None)
+    assert ledger({first: bundle(first)}).complete() == 0
+
+
+def test_a_run_that_broke_is_no_missing_run() -> None:
+    arm = find("t6-dfa-accuracy").arms[0]
+    source = only(arm, accuracy=0.3)
+    for recipe in arm.recipes():
+        broken = outcome(recipe, 0.0, status="failed", reason="non-finite", accuracy=None)
+        source[recipe] = replace(source[recipe], outcome=broken)
+    found = row("t6-dfa-accuracy", source)
+    assert found.standing == NOT_REPRODUCED
+    assert "3 of 3 runs leave it undefined" in found.reason
+    told = row("t6-dfa-verdict", source).ours
+    assert told is not None
+    assert told.word.startswith("FAILED(non-finite")
+
+
+def test_an_undefined_layer_leaves_the_mean_undefined() -> None:
+    arm = find("t3-cb-nudging").arms[0]
+    source = only(arm, nudging=(-1e-3, nan, -1e-3, -1e-3, -1e-3))
+    assert row("t3-cb-nudging", source).standing == NOT_REPRODUCED
+
+
+# -- what takes several arms ----------------------------------------------------------------------
+
+# One line per case of Table 5: accuracy, frozen blocks, growth, ||g_L|| at 128, Gamma.
+AUDIT = {
+    ("d256", "dfa"): (0.306, 0.349, 237.0, 4e-9, 0.10),
+    ("d512", "fa"): (0.345, 0.349, 15.0, 1e-6, 0.48),
+    ("vit", "dfa"): (0.256, 0.570, 900.0, 8e-9, 0.02),
+    ("vit", "fa"): (0.163, 0.570, 900.0, 8e-9, 0.02),
+    ("d256", "bp"): (0.609, 0.349, 1.3, 4e-4, 1.0),
+}
+
+
+def as_published(setting: str, rule: str) -> dict[Recipe, Bundle]:
+    """The runs of one arm with the numbers that were published of them."""
+    accuracy, frozen, growth, reference, gamma = AUDIT[setting, rule]
+    arm = Arm(setting, rule)
+    layers = 2 if setting == "d512" else 4
+    seen = {
+        "growth": (1.0,) * (layers - 1) + (growth,),
+        "reference_norm": (1.0,) * layers + (reference * 128,),
+        "cosine_clamped": (gamma,) * (layers + 1),
+    }
+    own = {recipe: bundle(recipe, accuracy, **seen) for recipe in arm.recipes()}
+    return {recipe: bundle(recipe, frozen) for recipe in arm.baseline.recipes()} | own
+
+
+def test_the_published_numbers_give_the_published_decisions() -> None:
+    source: dict[Recipe, Bundle] = {}
+    for setting, rule in AUDIT:
+        source |= as_published(setting, rule)
+    published, ours = decision_tables(source)
+    assert ours == published
+    found = ledger(source, variants=["paper"])
+    decided = [r for r in found.rows if r.claim.study in ("t4", "t5")]
+    assert {r.standing for r in decided} == {REPRODUCED}
+
+
+def test_without_runs_the_decisions_are_open() -> None:
+    _, ours = decision_tables({})
+    assert {cell for cells in ours.cells for cell in cells} == {None}
+    assert row("t5-bp-d256", {}).standing == NOT_RUN
+
+
+def test_gaps_and_robustness_are_those_of_the_runs() -> None:
+    numbers = {"bp": 1.0, "ep": 11.0, "dfa": 694.0, "cb": 800.0, "sb": 9000.0}
+    source: dict[Recipe, Bundle] = {}
+    for arm in find("v4-d1-gap").arms:
+        source |= only(arm, growth=(1.0, 1.0, 1.0, numbers[arm.rule]))
+    found = row("v4-d1-gap", source)
+    assert found.standing == REPRODUCED
+    assert found.ours is not None
+    assert found.ours.mean == pytest.approx(694 / 11)
+    assert row("v4-d1-robust", source).standing == REPRODUCED
+    near_it = find("v4-d1-gap").arms[1]
+    source |= only(near_it, growth=(1.0, 1.0, 1.0, 40.0))
+    assert row("v4-d1-robust", source).standing == NOT_REPRODUCED
+
+
+def test_a_margin_between_one_and_two_points_is_fragile() -> None:
+    arm = find("v4-d3-fragile").arms[0]
+    assert row("v4-d3-fragile", only(arm, accuracy=0.365)).standing == REPRODUCED
+    assert row("v4-d3-fragile", only(arm, accuracy=0.385)).standing == NOT_REPRODUCED
+
+
+def test_the_drafts_word_comes_from_a_and_b_alone() -> None:
+    ep = find("v1-ep-trust").arms[0]
+    assert row("v1-ep-trust", only(ep, accuracy=0.316)).standing == REPRODUCED
+    exploded = only(ep, accuracy=0.316, growth=(1.0, 1.0, 1.0, 60.0))
+    assert row("v1-ep-trust", exploded).standing == NOT_REPRODUCED
+
+
+# -- the search -----------------------------------------------------------------------------------
+
+
+def test_the_search_puts_the_candidate_that_meets_most_first() -> None:
+    def make(recipe: Recipe) -> Bundle:
+        good = recipe.training.idle_steps == 4
+        if recipe.training.trainable_blocks == 0:
+            return bundle(recipe, 0.349)
+        return bundle(recipe, 0.372 if good and recipe.rule.name == "fa" else 0.1)
+
+    ranked = search(Everything(make))
+    assert ranked[0].name == "batch-idle4"
+    assert ranked[0].met == ranked[1].met + 1
+    assert all(candidate.run for candidate in ranked)
+    assert {r.ours.of for c in ranked for r in c.rows if r.ours} == {1}
+
+
+def test_a_candidate_without_all_its_runs_comes_last() -> None:
+    ranked = search({})
+    assert not any(candidate.run for candidate in ranked)
+    assert {candidate.miss for candidate in ranked} == {inf}
+
+
+# -- from end to end ------------------------------------------------------------------------------
+
+SMALL = Setting(
+    Named(name="resmlp", options={"width": 16, "depth": 2}),
+    Data(name="fashion-sample", train_limit=512, test_limit=256),
+    epochs=2,
+    seeds=(42, 7),
+)
+FA = Arm("small", "fa", base=SMALL)
+ABOUT = (
+    accuracy("s0-fa-accuracy", "this test", FA, 0.5, useful=False),
+    margin("s0-fa-margin", "this test", FA, 0.0),
+    word("s0-fa-verdict", "this test", FA, "FAIL(D3)", "verdict"),
+    Claim("s0-fa-null", "this test", "cosine", 0.0, Quantity("null", of="mean"), (FA,)),
+    Claim(
+        "s0-fa-start", "this test", "norm", 1.0, Quantity("state norm", epoch=0), (FA,),
+        line=Line(50.0, False, Quantity("growth", epoch=0)),
+    ),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, tuple[Row, ...]]:
+    """A store in which every claim about the small setting has been run, and what it says."""
+    folder = tmp_path_factory.mktemp("store")
+    rows = tuple(rerun(claim, folder, engine=Inline(), show=Silent()) for claim in ABOUT)
+    return Store(folder), rows
+
+
+def test_a_claim_is_trained_measured_and_judged(made: tuple[Store, tuple[Row, ...]]) -> None:
+    store, rows = made
+    assert len(store.digests()) == 4
+    assert all(r.standing != NOT_RUN and r.ours and r.ours.seeds == 2 for r in rows)
+
+
+def test_the_status_of_the_results_is_that_of_the_store(
+    made: tuple[Store, tuple[Row, ...]], tmp_path: Path
+) -> None:
+    store, rows = made
+    export(store, tmp_path)
+    committed = status(tmp_path, claims=ABOUT, variants=["paper"])
+    assert committed.rows == rows
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_measuring_a_bundle_again_gives_the_committed_row(
+    made: tuple[Store, tuple[Row, ...]], tmp_path: Path
+) -> None:
+    store, rows = made
+    export(store, tmp_path)
+    own, other = FA.recipes()
+    measured = {r: store[r] for r in (own, other, *FA.baseline.recipes())}
+    measured[own] = measure_again(measured[own])
+    assert ledger(measured, claims=ABOUT, variants=["paper"]).rows == rows
+
+
+def test_training_a_claim_again_gives_the_committed_row(
+    made: tuple[Store, tuple[Row, ...]], tmp_path: Path
+) -> None:
+    again = rerun(ABOUT[2], tmp_path / "new", engine=Inline(), show=Silent())
+    assert again == made[1][2]
+
+
+def test_a_claim_without_a_recipe_cannot_be_run_again(tmp_path: Path) -> None:
+    with pytest.raises(FauditError, match=r"t6-probe-accuracy cannot be run: no network here"):
+        rerun("t6-probe-accuracy", tmp_path)
+
+
+def test_reproduce_asks_for_the_runs_of_the_named_studies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Recipe] = []
+    monkeypatch.setattr(Inline, "work", lambda self, store, digests, look: asked.extend(digests))
+    found = reproduce(["t4"], tmp_path, engine=Inline(), show=Silent())
+    assert len(asked) == 12
+    assert {r.claim.id for r in found.rows} == {"t4-dfa-d256", "t4-fa-d512"}
+    assert {r.standing for r in found.rows} == {NOT_RUN}
+
+
+def test_fabricated_evidence_is_evidence() -> None:
+    assert evidence(3).layers == 3
