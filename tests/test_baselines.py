@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from faudit.baselines import depth, frozen, ladder, shallow
+from faudit.bundle import Bundle
 from faudit.errors import RecipeError
 from faudit.networks.view import Network
 from faudit.networks.zoo import make_network
 from faudit.recipe import Named, Recipe, Training
-from faudit.rules import make_rule
+from faudit.rules import RULES, make_rule
+from faudit.studies.runner import run
 from faudit.training import Learner
 
 RUN = Recipe(
@@ -96,3 +99,17 @@ def test_a_rungs_other_blocks_keep_their_initialisation(rung: int) -> None:
     kept = [bool((a.w1.weight == b.w1.weight).all()) for a, b in pairs]
     assert kept == [True] * (3 - rung) + [False] * rung
     assert not torch.equal(module.flat.weight, start.flat.weight)
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_a_shallow_baseline_trains_and_is_measured_under_every_rule(
+    name: str, tmp_path: Path
+) -> None:
+    sizes = {"data.train_limit": 64, "data.test_limit": 32, "measuring.samples": 32}
+    tiny = {"data.name": "fashion-sample", "training.epochs": 1, "network.options.width": 8}
+    recipe = shallow(Recipe().changed({**sizes, **tiny, "rule": name}))
+    assert run(recipe, tmp_path).done
+    evidence = Bundle.load(tmp_path).evidence
+    assert evidence is not None
+    assert (evidence.layers, evidence.growth) == (0, ())
+    assert not evidence.defined["deep_cosine"]

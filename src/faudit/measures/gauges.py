@@ -213,7 +213,7 @@ class Alignment(Gauge):
         return {
             "cosine": tuple(cosine),
             "cosine_clamped": tuple(layer.clamped.value for layer in self.layers),
-            "deep_cosine": fmean(cosine[1:]),
+            "deep_cosine": _over(cosine[1:]),
             "gamma": fmean(cosine),
             "cosine_aggregates": self._aggregates(cosine),
         }
@@ -225,7 +225,7 @@ class Alignment(Gauge):
         return {
             "mean over layers": fmean(cosine),
             "median over layers": nan if any(c != c for c in cosine) else median(cosine),
-            "deep layers": fmean(cosine[1:]),
+            "deep layers": _over(cosine[1:]),
             "weighted by ||g||": ratio(weighted, sum(weights)),
             "layers concatenated": self.whole.value,
             "batch mean first": fmean(layer.of_sums for layer in self.layers),
@@ -412,8 +412,13 @@ def _concatenated(lengths: Tensor, truths: Tensor, cosine: Tensor) -> Tensor:
     return dots / (one.norm(dim=0) * other.norm(dim=0))
 
 
+def _over(layers: Sequence[float]) -> float:
+    """A mean over layers; NaN where the network has no block and so no such layer."""
+    return fmean(layers) if layers else nan
+
+
 def _deep(cosine: Means) -> float:
-    return fmean(cosine.by_layer[1:])
+    return _over(cosine.by_layer[1:])
 
 
 def _softmax_like(logits: Tensor) -> bool:

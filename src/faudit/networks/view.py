@@ -152,7 +152,8 @@ class Network(ABC):
         known = sequence_at(model, "blocks")
         if blocks is None and not known and _reports(model):
             return ReportedNetwork(model)
-        found = find_blocks(model, blocks)
+        shallow = isinstance(model, Staged) and blocks is None and not model.blocks
+        found = [] if shallow else find_blocks(model, blocks)
         names, modules = [name for name, _ in found], [module for _, module in found]
         stages = _stages_of(model)
         if stages is not None and found == known:

@@ -45,7 +45,8 @@ class ResMLP(Staged):
         block_norm: bool = True,
     ) -> None:
         super().__init__()
-        _positive(inputs=inputs, width=width, depth=depth, classes=classes)
+        _positive(inputs=inputs, width=width, classes=classes)
+        _at_least(0, depth=depth)
         self.flat = nn.Linear(inputs, width)
         self.blocks = nn.ModuleList(MLPBlock(width, norm=block_norm) for _ in range(depth))
         self.out_ln = nn.LayerNorm(width) if terminal_norm else nn.Identity()
@@ -111,7 +112,8 @@ class ViTMini(Staged):
         expansion: int = 2,
     ) -> None:
         super().__init__()
-        _positive(image=image, patch=patch, width=width, depth=depth, classes=classes)
+        _positive(image=image, patch=patch, width=width, classes=classes)
+        _at_least(0, depth=depth)
         _positive(channels=channels, heads=heads, expansion=expansion)
         _divides("width", width, "heads", heads)
         _divides("image", image, "patch", patch)
@@ -212,9 +214,13 @@ def _fit_input(name: str, image: tuple[int, ...]) -> dict[str, int]:
 
 
 def _positive(**sizes: int) -> None:
+    _at_least(1, **sizes)
+
+
+def _at_least(least: int, **sizes: int) -> None:
     for name, size in sizes.items():
-        if not isinstance(size, int) or size < 1:
-            raise NetworkError(f"{name} must be a whole number of at least 1, not {size!r}")
+        if isinstance(size, bool) or not isinstance(size, int) or size < least:
+            raise NetworkError(f"{name} must be a whole number of at least {least}, not {size!r}")
 
 
 def _divides(whole_name: str, whole: int, part_name: str, part: int) -> None:
