@@ -190,7 +190,6 @@ BAD = {
     "an unknown option": ("resmlp", (3, 8, 8), {"widht": 8}, "widht"),
     "no width": ("resmlp", (3, 8, 8), {"width": 0}, "width must be"),
     "a broken width": ("resmlp", (3, 8, 8), {"width": 8.5}, "not 8.5"),
-    "no depth": ("resmlp", (3, 8, 8), {"depth": 0}, "depth must be"),
     "a negative depth": ("vitmini", (3, 8, 8), {"depth": -1}, "depth must be"),
     "heads": ("vitmini", (3, 8, 8), {"width": 8, "heads": 3}, "width 8 is not divisible by heads"),
     "no heads": ("vitmini", (3, 8, 8), {"heads": 0}, "heads must be"),
