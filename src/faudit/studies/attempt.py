@@ -77,9 +77,14 @@ def _bring_to_end(
             checkpoint_seconds=checkpoint_seconds,
             on_progress=Diary(room, on_progress),
             stop=stop,
-            warn=lambda message: print(message, flush=True),
+            warn=_say,
         )
     store.publish(digest, folder)
+
+
+def _say(message: str) -> None:
+    with suppress(OSError):
+        print(message, flush=True)
 
 
 def exit_code(error: BaseException) -> int:
@@ -106,7 +111,9 @@ def _out_of_memory(error: BaseException) -> bool:
 def _leave_word(store: Store, digest: str, code: int, error: Exception) -> None:
     import traceback
 
-    traceback.print_exception(error)
+    with suppress(OSError):
+        # The log may be on the same full disk as everything else.
+        traceback.print_exception(error)
     with suppress(OSError):
         word = {"code": code, "message": f"{type(error).__name__}: {error}"}
         atomic.write(store.room(digest) / "ending.json", json.dumps(word), durable=False)

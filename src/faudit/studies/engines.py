@@ -252,9 +252,11 @@ class Supervision:
 
     def _out_of_patience(self) -> bool:
         """Whether others have been at all that is left for too long."""
+        now = time.monotonic()
         if self.claims:
-            self.busy = time.monotonic()
-        return self.patience is not None and time.monotonic() - self.busy > self.patience
+            self.busy = now
+            return False
+        return self.patience is not None and now - self.busy >= self.patience
 
     @property
     def free(self) -> int:

@@ -196,7 +196,7 @@ class Store:
         """Ask for runs; whoever works on this store will find them."""
         for recipe in recipes:
             path = self._wanted(recipe.digest)
-            if not path.exists():
+            if recipe not in self and not path.exists():
                 atomic.write(path, recipe.to_json(), durable=False)
 
     def wanted(self) -> list[str]:
@@ -278,12 +278,12 @@ class Store:
             rmtree(attempt, ignore_errors=True)
             return False
         finally:
-            self._tidy(digest)
+            self.tidy(digest)
         atomic.sync_folder(target.parent)
         return True
 
-    def _tidy(self, digest: str) -> None:
-        """Once a run is published nothing but the run is of use."""
+    def tidy(self, digest: str) -> None:
+        """Once a run is published nothing but the run is of use; a killed process leaves more."""
         if digest in self:
             rmtree(self.path / "work" / _digest(digest), ignore_errors=True)
             with suppress(OSError):

@@ -16,7 +16,7 @@ from faudit.studies.attempt import standing
 from faudit.studies.costs import Costs
 from faudit.studies.engines import Engine, Local
 from faudit.studies.progress import Board, Status, board, duration, label, running
-from faudit.studies.store import LEASE_SECONDS, Entry, Store
+from faudit.studies.store import LEASE_SECONDS, Entry, Store, StoreError
 
 LOOK_EVERY = 0.5
 PATIENCE = 2 * LEASE_SECONDS
@@ -165,12 +165,14 @@ def train(
     shown = board() if show is None else show
     try:
         _announce(planned, shown)
-        _ask(planned, store)
-        digests = [run.recipe.digest for run in planned.todo]
+        _ask(planned, store, same_code)
         lookout = Lookout(store, planned, shown)
+        digests = [run.recipe.digest for run in planned.todo]
         (engine or Local()).work(store, digests, lookout)
         lookout.look()
         attach_baselines(store, [run.recipe for run in planned.runs], baseline_of)
+    except OSError as error:
+        raise StoreError(f"the study has paused: {error}; start again to go on") from error
     finally:
         shown.close()
     everything = {run.recipe.digest: store.entry(run.recipe.digest) for run in planned.runs}
@@ -200,9 +202,13 @@ def _announce(planned: Plan, shown: Board) -> None:
     shown.note(planned.summary())
 
 
-def _ask(planned: Plan, store: Store) -> None:
+def _ask(planned: Plan, store: Store, same_code: bool) -> None:
+    for run in planned.cached:
+        store.tidy(run.recipe.digest)
     for run in planned.todo:
-        if run.recipe in store:
+        # Looked at again, for somebody may have made the run since the plan.
+        entry = store.standing(run.recipe)
+        if entry is not None and not _judge(entry, same_code)[1]:
             store.supersede(run.recipe.digest)
         store.forgive(run.recipe.digest)
     store.want(run.recipe for run in planned.todo)

@@ -1,0 +1,198 @@
+"""Engines: real processes, really killed."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from faudit.bundle import Bundle
+from faudit.recipe import Recipe
+from faudit.studies.engines import Inline, Local, Stopped
+from faudit.studies.progress import Silent
+from faudit.studies.store import Store, StoreError
+from faudit.studies.study import train, work
+from tests.studies.tools import content, ended, forked, table, tiny
+
+SABOTEUR = (sys.executable, str(Path(__file__).with_name("saboteur.py")))
+SLOW = [tiny("rule.name=slow", "training.epochs=40", f"seed={seed}") for seed in (1, 2)]
+
+
+def make(recipes: list[Recipe], folder: Path, **options: object) -> Store:
+    engine = Local(command=SABOTEUR, **options)  # type: ignore[arg-type]
+    return train(recipes, folder, engine=engine, show=Silent()).store
+
+
+def inline(recipes: list[Recipe], folder: Path) -> Store:
+    return train(recipes, folder, engine=Inline(), show=Silent()).store
+
+
+def wait_until(what: object, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def processes() -> set[int]:
+    """The processes that make runs now, told by their command line."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if SABOTEUR[1].encode() in path.read_bytes():
+                found.add(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_what_befalls_one_run_costs_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segfault, an out-of-memory, a bug, a false name and a kill -9, beside healthy runs."""
+    monkeypatch.setenv("SABOTAGE", str(tmp_path))
+    healthy = [tiny(f"seed={seed}") for seed in (1, 2, 3)]
+    rules = ("segfault", "hog", "bug", "dfaa", "killed")
+    struck = {name: tiny(f"rule.name={name}") for name in rules}
+    recipes = [struck["segfault"], struck["hog"], *healthy, *list(struck.values())[2:]]
+    store = make(recipes, tmp_path / "store", slots=2, attempts=2, memory=address_space())
+    ends = {name: store.entry(recipe.digest).outcome for name, recipe in struck.items()}
+    assert {name: outcome.reason for name, outcome in ends.items() if outcome} == {
+        "segfault": "crash",
+        "hog": "oom",
+        "bug": "crash",
+        "dfaa": "error",
+        "killed": "",
+    }
+    messages = {name: outcome.message for name, outcome in ends.items() if outcome}
+    assert "SIGSEGV" in messages["segfault"]
+    assert "memory" in messages["hog"]
+    assert "a bug in a rule" in messages["bug"]
+    assert "did you mean 'dfa'" in messages["dfaa"]
+    alone = inline(healthy, tmp_path / "alone")
+    for recipe in healthy:
+        assert content(store.folder(recipe)) == content(alone.folder(recipe))
+    # What was learnt until then is kept, also of a run that failed.
+    assert [r["epoch"] for r in Bundle.load(store.folder(struck["segfault"])).history] == [1]
+
+
+def address_space() -> int:
+    """Enough for a run and far too little for a hog."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return pages * resource.getpagesize() + 2**32
+
+
+def test_a_run_started_anew_has_the_same_bits(tmp_path: Path) -> None:
+    """Without forking, as outside Linux."""
+    forked_store = make([tiny()], tmp_path / "forked")
+    anew = make([tiny()], tmp_path / "anew", fork=False)
+    assert table(forked_store.path) == table(anew.path)
+
+
+STUDY = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from tests.studies.test_engines import SLOW, make
+from faudit.errors import FauditError
+try:
+    make(SLOW, Path(sys.argv[1]), slots=2)
+except FauditError as error:
+    print(error, file=sys.stderr)
+    sys.exit(getattr(error, "exit_code", 2))
+"""
+
+
+def study(folder: Path) -> subprocess.Popen[bytes]:
+    """A supervisor in a process of its own."""
+    root = str(Path(__file__).parents[2])
+    return subprocess.Popen([sys.executable, "-c", STUDY.format(root=root), str(folder)])
+
+
+def under_way(folder: Path) -> bool:
+    """Whether both runs have come to their second epoch."""
+    store = Store(folder) if (folder / "faudit-store.json").exists() else None
+    return store is not None and all(store.checkpointed(r.digest) >= 2 for r in SLOW)
+
+
+def test_killing_the_supervisor_or_the_worker_loses_an_epoch_at_most(tmp_path: Path) -> None:
+    before = processes()
+    first = study(tmp_path)
+    wait_until(lambda: under_way(tmp_path))
+    first.kill()
+    first.wait()
+    # Nobody is left who would work on in secret.
+    wait_until(lambda: processes() <= before)
+    store = Store(tmp_path)
+    saved = [store.checkpointed(recipe.digest) for recipe in SLOW]
+    assert min(saved) >= 2
+    second = study(tmp_path)
+    wait_until(lambda: min(store.checkpointed(r.digest) for r in SLOW) > max(saved) + 1)
+    for pid in processes() - before:
+        os.kill(pid, signal.SIGKILL)
+    assert second.wait() == 0
+    for recipe in SLOW:
+        found = store[recipe]
+        assert found.outcome.done
+        assert found.manifest.timing["resumed"] >= 2
+        assert [record["epoch"] for record in found.history] == list(range(41))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_study_has_saved_every_run(tmp_path: Path, number: signal.Signals) -> None:
+    before = processes()
+    first = study(tmp_path)
+    wait_until(lambda: under_way(tmp_path))
+    first.send_signal(number)
+    assert first.wait() == 75
+    assert processes() <= before
+    store = Store(tmp_path)
+    for recipe in SLOW:
+        lived = [record["epoch"] for record in store.live_history(recipe.digest)]
+        assert store.checkpointed(recipe.digest) == lived[-1]
+    assert store.claimed() == []
+
+
+def test_a_worker_that_cannot_start_is_an_error_that_says_how_to_see_why(tmp_path: Path) -> None:
+    engine = Local(command=(sys.executable, "-c", "raise SystemExit(3)"))
+    with pytest.raises(StoreError, match="died 4 times in a row; start one by hand to see why"):
+        train([tiny()], tmp_path, engine=engine, show=Silent())
+
+
+def test_storage_that_refuses_pauses_the_study(tmp_path: Path) -> None:
+    def crowded() -> None:
+        Store.open(tmp_path)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+        with pytest.raises(StoreError, match="Make room and start again"):
+            make([tiny()], tmp_path)
+
+    assert ended(forked(crowded)) == 0
+    assert list(Store(tmp_path)) == []
+
+
+def test_runs_in_other_hands_are_waited_for_or_left(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    store.want([tiny()])
+    claim = store.claim(tiny().digest)
+    assert claim is not None
+    assert work(tmp_path, patience=0) == 0
+    claim.release()
+    assert work(tmp_path, patience=0) == 1
+    assert work(tmp_path, patience=0) == 0
+
+
+def test_a_wide_run_waits_for_its_slots_and_none_is_starved(tmp_path: Path) -> None:
+    wide = tiny("threads=4")
+    store = make([tiny(), wide, tiny("seed=2")], tmp_path, slots=2)
+    assert len(store.digests()) == 3
+    assert store[wide].manifest.threads == 4
+
+
+def test_stopped_carries_the_exit_code_for_requeueing() -> None:
+    assert Stopped("x").exit_code == 75
