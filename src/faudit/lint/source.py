@@ -10,6 +10,7 @@ import io
 import re
 import tokenize
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -40,7 +41,8 @@ class Source:
             warnings.simplefilter("ignore")  # what the file's own author would be warned of
             self.tree = ast.parse(text if raw is None else raw)
         self.text = text
-        self.lines = text.splitlines()
+        # As Python counts lines; str.splitlines() also splits at form feeds and other marks.
+        self.lines = re.split(r"\r\n|\r|\n", text)
 
     @cached_property
     def parents(self) -> dict[ast.AST, ast.AST]:
@@ -87,18 +89,17 @@ class Source:
 
     def scope_of(self, node: ast.AST) -> Scope:
         """The innermost function around a node, or the module."""
-        while (node := self.parents[node]) and not isinstance(
-            node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
-        ):
-            pass
-        return node
+        above = self.parents[node]
+        while not isinstance(above, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
+            above = self.parents[above]
+        return above
 
     @cached_property
     def ignored(self) -> dict[int, frozenset[str]]:
         """Line number -> the codes a comment there silences; none named means all.
 
-        >>> Source("x = 1  # faudit: ignore[FA001, FA002]").ignored
-        {1: frozenset({'FA001', 'FA002'})}
+        >>> Source("x = 1  # faudit: ignore[FA001, FA002]").ignored[1] == {"FA001", "FA002"}
+        True
         """
         found = {}
         for line, comment in _comments(self.text):
@@ -147,6 +148,16 @@ def mentions(node: ast.AST, known: frozenset[str]) -> bool:
     return any(words(name) & known for name in identifiers(node))
 
 
+def own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a scope, without those of functions and classes defined inside it."""
+    waiting = deque(ast.iter_child_nodes(scope))
+    while waiting:
+        node = waiting.popleft()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
 def keyword(call: ast.Call, name: str) -> ast.expr | None:
     """A keyword argument of a call."""
     return next((k.value for k in call.keywords if k.arg == name), None)
@@ -158,14 +169,14 @@ def open_ended(call: ast.Call) -> bool:
     return starred or any(k.arg is None for k in call.keywords)
 
 
-def is_number(node: ast.expr | None, value: int) -> bool:
-    """Whether an expression is this whole number, written out.
+def whole(node: ast.expr | None) -> int | None:
+    """The whole number an expression writes out; None for anything else.
 
-    >>> is_number(ast.parse("-1", mode="eval").body, -1)
-    True
+    >>> whole(ast.parse("-1", mode="eval").body)
+    -1
     """
-    try:
-        found = ast.literal_eval(node) if node is not None else None
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return False
-    return isinstance(found, int) and not isinstance(found, bool) and found == value
+    sign = 1
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        sign, node = -1, node.operand
+    value = node.value if isinstance(node, ast.Constant) else None
+    return sign * value if isinstance(value, int) and not isinstance(value, bool) else None
