@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fabricated import Everything, bundle, evidence, history, outcome
 
 from faudit.bundle import Bundle
 from faudit.errors import FauditError
 from faudit.recipe import Data, Named, Recipe
+from faudit.studies import audits
 from faudit.studies.audits import Arm, Setting
 from faudit.studies.claims import CLAIMS, RULES, Claim, Line, accuracy, find, margin, word
 from faudit.studies.engines import Inline
@@ -35,6 +35,7 @@ from faudit.studies.quantities import PER_RUN, TEXTS, Quantity
 from faudit.studies.results import export
 from faudit.studies.runner import measure_again
 from faudit.studies.store import Store
+from tests.studies.fabricated import Everything, bundle, history, outcome
 
 
 def row(id: str, source: Any) -> Row:
@@ -64,6 +65,42 @@ def test_a_claim_reproduces_itself(claim: Claim) -> None:
     assert str(claim.quantity)
     assert claim.source
     assert claim.kind in RULES
+
+
+@pytest.mark.parametrize(
+    ("total", "own", "base"),
+    [
+        ("t1-bp-margin", "t1-bp-accuracy", "t1-frozen-accuracy"),
+        ("t1-fa-margin", "t1-fa-accuracy", "t1-frozen-accuracy"),
+        ("t1-dfa-margin", "t1-dfa-accuracy", "t1-frozen-accuracy"),
+        ("t6-bp-margin", "t6-bp-accuracy", "t6-frozen-accuracy"),
+        ("t6-fa-margin", "t6-fa-accuracy", "t6-frozen-accuracy"),
+        ("t6-dfa-margin", "t6-dfa-accuracy", "t6-frozen-accuracy"),
+        ("f3-fa-margin", "f3-fa-accuracy", "v1-frozen-accuracy"),
+        ("f6-bp-cost", "f6-bp-1e-2-accuracy", "f6-bp-0-accuracy"),
+        ("f6-bp-1e-2-margin", "f6-bp-1e-2-accuracy", "f6-frozen-accuracy"),
+        ("f6-dfa-gain", "t3-dfa-accuracy", "f6-dfa-0-accuracy"),
+        ("f6-dfa-1e-2-margin", "t3-dfa-accuracy", "f6-frozen-accuracy"),
+        ("v3-bp-change", "v3-bp-with", "v3-bp-without"),
+        ("v3-dfa-change", "v3-dfa-with", "v3-dfa-without"),
+    ],
+)
+def test_the_published_numbers_agree_with_each_other(total: str, own: str, base: str) -> None:
+    difference = number(own) - number(base)
+    assert number(total) == pytest.approx(difference, abs=0.0011)
+
+
+def number(id: str) -> float:
+    """A claim's published number."""
+    found = find(id).published
+    assert isinstance(found, float)
+    return found
+
+
+def test_the_drafts_reduction_is_eight_times_the_papers() -> None:
+    assert number("f3-dfa-gL") / number("v1-dfa-g") == pytest.approx(1024 / 128)
+    reductions = [find(id).quantity.batch for id in ("f3-dfa-gL", "v1-dfa-g")]
+    assert reductions == [128, 1024]
 
 
 def test_every_claim_that_can_be_run_is_decided_when_all_runs_are_there() -> None:
@@ -184,6 +221,14 @@ def test_a_ranking_is_kept_or_not(deep: dict[str, float], standing: str) -> None
     assert (found.seeds, found.of) == (2, 3)
 
 
+@pytest.mark.parametrize(("best", "standing"), [("sb", REPRODUCED), ("fa", NOT_REPRODUCED)])
+def test_the_most_negative_nudge_ranks_first(best: str, standing: str) -> None:
+    source: dict[Recipe, Bundle] = {}
+    for arm in find("t3-order-nudging").arms:
+        source |= only(arm, nudging=(-2e-3 if arm.rule == best else -1e-4,) * 5)
+    assert row("t3-order-nudging", source).standing == standing
+
+
 def test_an_epoch_must_lie_in_the_window_for_every_seed() -> None:
     arm = find("f4-dfa-d2-epoch").arms[0]
 
@@ -227,7 +272,9 @@ def test_a_run_that_broke_is_no_missing_run() -> None:
     arm = find("t6-dfa-accuracy").arms[0]
     source = only(arm, accuracy=0.3)
     for recipe in arm.recipes():
-        broken = outcome(recipe, 0.0, status="failed", reason="non-finite", accuracy=None)
+        broken = outcome(recipe, 0.0).replace(
+            status="failed", reason="non-finite", accuracy=None, correct="", tests=0
+        )
         source[recipe] = replace(source[recipe], outcome=broken)
     found = row("t6-dfa-accuracy", source)
     assert found.standing == NOT_REPRODUCED
@@ -332,6 +379,17 @@ def test_the_search_puts_the_candidate_that_meets_most_first() -> None:
 
 
 def test_a_candidate_without_all_its_runs_comes_last() -> None:
+    source = {recipe: bundle(recipe, 0.1) for recipe in audits.search()}
+    for recipe in audits.search()[:3]:
+        source[recipe] = bundle(recipe, 0.3)
+    assert search(source)[0].name == "plain"
+    del source[audits.search()[2]]
+    ranked = search(source)
+    assert (ranked[-1].name, ranked[-1].run) == ("plain", False)
+    assert ranked[-1].met > ranked[0].met
+
+
+def test_without_runs_no_candidate_has_a_distance() -> None:
     ranked = search({})
     assert not any(candidate.run for candidate in ranked)
     assert {candidate.miss for candidate in ranked} == {inf}
@@ -414,7 +472,3 @@ def test_reproduce_asks_for_the_runs_of_the_named_studies(
     assert len(asked) == 12
     assert {r.claim.id for r in found.rows} == {"t4-dfa-d256", "t4-fa-d512"}
     assert {r.standing for r in found.rows} == {NOT_RUN}
-
-
-def test_fabricated_evidence_is_evidence() -> None:
-    assert evidence(3).layers == 3

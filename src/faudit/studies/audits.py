@@ -20,7 +20,7 @@ FIRST = Recipe(
     network=Named(name="resmlp", options={"width": 128, "depth": 4}),
     data=Data(name="fashion-sample"),
     training=Training(epochs=15, batch=32, lr=3e-3, normalise="sample"),
-    measuring=Measuring(samples=1024, every=5),
+    measuring=Measuring(samples=1024),
 )
 
 
@@ -67,7 +67,7 @@ class Setting:
     """Where runs take place: all of a recipe but the rule, its seed and what is done to it."""
 
     network: Named
-    data: Data = Data()
+    data: Data = field(default_factory=Data)
     epochs: int = 100
     every: int = 5
     seeds: tuple[int, ...] = (42, 123, 456)
@@ -125,18 +125,18 @@ class Arm:
     def recipe(self, seed: int, variant: str = "paper") -> Recipe:
         """The run of one seed."""
         place, changes = self.place, _known(variant, {**SEARCHED, **VARIANTS}, "variant")
-        training = {
-            "epochs": place.epochs,
-            "penalty": self.penalty,
-            "trainable_blocks": self.blocks,
+        training = Training(
+            epochs=place.epochs,
+            penalty=self.penalty,
+            trainable_blocks=self.blocks,
             **({} if self.rule in EXACT else changes),
-        }
+        )
         return Recipe(
             network=place.network,
-            rule=self.rule,
+            rule=Named(name=self.rule),
             data=place.data,
             training=training,
-            measuring={"every": place.every},
+            measuring=Measuring(every=place.every),
             seed=seed,
         )
 
@@ -206,7 +206,8 @@ def f4(variant: str = "paper") -> list[Recipe]:
 def t2(variant: str = "paper") -> list[Recipe]:
     """Table 2 and Figure 5: which architectures keep scale and reference."""
     places = ("d256", "no-ln", "vit", "student")
-    return recipes([arm for place in places for arm in arms(place, "dfa", "fa")], variant)
+    found = [arm for place in places for arm in arms(place, "dfa", "fa")]
+    return recipes([*found, Arm("student", "bp")], variant)
 
 
 def f6(variant: str = "paper") -> list[Recipe]:
@@ -267,8 +268,9 @@ def v4(variant: str = "paper") -> list[Recipe]:
 
 def x1(variant: str = "paper") -> list[Recipe]:
     """The ladder: only the last k blocks learn."""
-    rungs = (0, None, 1, 2, 3)
-    return recipes([Arm("d256-30", r, blocks=k) for k in rungs for r in ("bp", "dfa", "fa")], variant)
+    ends = [Arm("d256-30", rule, blocks=k) for k in (0, None) for rule in ("bp", "dfa", "fa")]
+    between = [Arm("d256-30", rule, blocks=k) for k in (1, 2, 3) for rule in ("bp", "dfa")]
+    return recipes([*ends, *between], variant)
 
 
 PUBLISHED: dict[str, Callable[[str], list[Recipe]]] = {

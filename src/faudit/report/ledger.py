@@ -1,0 +1,266 @@
+"""The ledger on paper: its tables, the README of the results, and numbers quoted in documents."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import cast
+
+from faudit import atomic
+from faudit.errors import FauditError
+from faudit.protocol import DecisionTable
+from faudit.recipe import Recipe
+from faudit.report import labels
+from faudit.report.cells import Cell, Mark, Style, Tone, Value
+from faudit.report.table import Row as TableRow
+from faudit.report.table import Table
+from faudit.studies.claims import Claim, Tiers
+from faudit.studies.ledger import (
+    NOT_REPRODUCED,
+    NOT_RUN,
+    REPRODUCED,
+    SAME_VERDICT,
+    STANDINGS,
+    Candidate,
+    Ledger,
+    Ours,
+    Row,
+    decision_tables,
+    search,
+    status,
+)
+from faudit.studies.results import Exported, Results, export
+from faudit.studies.store import Store
+
+TONES: dict[str, Tone] = {
+    REPRODUCED: "good",
+    SAME_VERDICT: "open",
+    NOT_REPRODUCED: "bad",
+    NOT_RUN: "quiet",
+}
+STYLES: dict[str, Style] = {
+    "accuracy": "share",
+    "cosine": "signed",
+    "norm": "size",
+    "effect": "size",
+    "epoch": "count",
+}
+WORDS = {True: "fail", False: "pass", None: "open"}
+
+
+def totals_table(ledger: Ledger) -> Table:
+    """How many claims ended how, under each variant of the recipe."""
+    totals = [ledger.totals(variant) for variant in ledger.variants]
+    rows: list[TableRow] = [(Mark(s, TONES[s]), *(t[s] for t in totals)) for s in STANDINGS]
+    rows.append(("all", *(sum(total.values()) for total in totals)))
+    rows.append(("decided by every seed", *map(ledger.complete, ledger.variants)))
+    return Table("Published claims", ("standing", *ledger.variants), tuple(rows))
+
+
+def ledger_table(ledger: Ledger, *, full: bool = False) -> Table:
+    """Every claim beside our numbers; ``full`` also says which number, where, and by which rule."""
+    about = ("number", "setting", "source", "rule") if full else ()
+    ours = [name for v in ledger.variants for name in (f"ours ({v})", f"standing ({v})")]
+    by_claim = zip(*(ledger.of(variant) for variant in ledger.variants), strict=True)
+    rows = tuple(_claim_row(rows, full) for rows in by_claim)
+    columns = ("study", "claim", *about, "published", *ours)
+    return Table("Ledger of published claims", columns, rows, grouped=True)
+
+
+def _claim_row(rows: Sequence[Row], full: bool) -> tuple[Cell, ...]:
+    claim = rows[0].claim
+    about = (str(claim.quantity), setting(claim), claim.source, claim.rule) if full else ()
+    found = [cell for row in rows for cell in (ours(row), Mark(row.standing, TONES[row.standing]))]
+    return (claim.study, claim.id, *about, published(claim), *found)
+
+
+def setting(claim: Claim) -> str:
+    """Which runs a claim is about.
+
+    >>> from faudit.studies.claims import find
+    >>> setting(find("f6-dfa-gain"))
+    'DFA, ResMLP d256 L4, CIFAR-10, 30 epochs, λ = 0.01 minus DFA, ... 30 epochs'
+    """
+    if not claim.arms:
+        return claim.note
+    first = claim.arms[0].recipes()[0]
+    who = ", ".join(dict.fromkeys(labels.method(arm.recipes()[0]) for arm in claim.arms))
+    told = f"{who}, {labels.setting(first)}"
+    if claim.minus is None:
+        return told
+    other = claim.minus.recipes()[0]
+    return f"{told} minus {labels.method(other)}, {labels.setting(other)}"
+
+
+def published(claim: Claim) -> Cell:
+    """What was published, as it is written."""
+    found = claim.published
+    if claim.kind == "ranking":
+        return " > ".join(" = ".join(tier) for tier in cast(Tiers, found))
+    if isinstance(found, tuple):
+        low, high = found
+        return f"{low}" if low == high else f"{low} to {high}"
+    if isinstance(found, str):
+        return found
+    value = Value(found, claim.spread, style=_style(claim))
+    return f"{claim.bound} {value}" if claim.bound else value
+
+
+def _style(claim: Claim) -> Style:
+    difference = claim.minus is not None or claim.quantity.name == "margin"
+    return "points" if difference else STYLES[claim.kind]
+
+
+def ours(row: Row) -> Cell:
+    """Our number with its spread and the number of seeds, or our word."""
+    if row.ours is None:
+        return None
+    if row.claim.kind in ("verdict", "ranking") or row.ours.mean is None:
+        return row.ours.word + _share(row.ours)
+    if row.claim.kind == "epoch" and not isfinite(row.ours.mean):
+        return f"not in every run{_share(row.ours)}"
+    found = row.ours
+    return Value(row.ours.mean, found.spread, found.seeds, _style(row.claim), found.of)
+
+
+def _share(found: Ours) -> str:
+    return f" (n = {found.seeds} of {found.of})" if found.seeds < found.of else ""
+
+
+def open_table(ledger: Ledger, variant: str = "paper") -> Table:
+    """What was run and did not reproduce, and what decided that."""
+    missed = [row for row in ledger.of(variant) if row.standing == NOT_REPRODUCED]
+    rows = tuple(
+        (row.claim.id, published(row.claim), ours(row), row.reason, row.claim.note or None)
+        for row in missed
+    )
+    columns = ("claim", "published", "ours", "what decided", "note")
+    return Table(f"Not reproduced ({variant})", columns, rows)
+
+
+def decisions_table(told: DecisionTable, found: DecisionTable) -> Table:
+    """Tables 4 and 5 of the paper: published verdict / verdict replayed from our evidence."""
+    rows = [
+        (strategy, *(f"{WORDS[a]} / {WORDS[b]}" for a, b in zip(own, other, strict=True)))
+        for strategy, own, other in zip(told.strategies, told.cells, found.cells, strict=True)
+    ]
+    return Table("Decision utility, published / ours", ("strategy", *told.cases), tuple(rows))
+
+
+def search_table(candidates: Sequence[Candidate]) -> Table:
+    """The search for the papers' recipe: all candidates beside what is published."""
+    asked = [row.claim for row in candidates[0].rows]
+    names = [claim.id.removeprefix("f6-") for claim in asked]
+    rows = [
+        (c.name, c.met if c.run else None, c.miss if c.run else None, *map(ours, c.rows))
+        for c in candidates
+    ]
+    first = ("published", len(asked), 0.0, *map(published, asked))
+    return Table(
+        "Search for the recipe",
+        ("candidate", "values met", "mean distance", *names),
+        (first, *rows),
+        "One seed, 30 epochs. A value is met by the ledger's own rules; the distance is in their"
+        " tolerances, and 1 is the limit.",
+    )
+
+
+# -- documents ------------------------------------------------------------------------------------
+
+
+def readme(folder: str | os.PathLike[str]) -> str:
+    """The README of a folder of results: everything in it is computed from the folder."""
+    ledger, results = status(folder), Results(folder)
+    variants = ledger.variants
+    parts = [
+        "# Results",
+        "What the published claims look like when they are run again: one JSON file per run in"
+        " `runs/` (recipe, outcome, evidence, thinned history, origin), and below the ledger that"
+        " follows from them. This page is generated; `docs/reproduction.md` explains it.",
+        f"{len(results)} runs, made with {_origins(results)}.",
+        totals_table(ledger).to_markdown(),
+        *(open_table(ledger, v).to_markdown() for v in variants if _missed(ledger, v)),
+        *(_decisions(results, v) for v in variants),
+        ledger_table(ledger, full=True).to_markdown(),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _missed(ledger: Ledger, variant: str) -> bool:
+    return ledger.totals(variant)[NOT_REPRODUCED] > 0
+
+
+def _decisions(results: Results, variant: str) -> str:
+    table = decisions_table(*decision_tables(results, variant))
+    return table.to_markdown().replace(table.title, f"{table.title} ({variant})", 1)
+
+
+def _origins(results: Results) -> str:
+    """The versions behind the numbers; more than one deserves to be seen."""
+    manifests = [bundle.manifest for bundle in results]
+    told = {f"torch {m.versions.get('torch', 'unknown')}, code {m.code}" for m in manifests}
+    return "; ".join(sorted(told)) or "nothing yet"
+
+
+def write_readme(folder: str | os.PathLike[str]) -> Path:
+    """Write the README of a folder of results."""
+    path = Path(folder) / "README.md"
+    atomic.write(path, readme(folder), durable=False)
+    return path
+
+
+def quotes(folder: str | os.PathLike[str]) -> dict[str, str]:
+    """What documents may quote of the results, by the name of the place it goes to."""
+    results, ledger = Results(folder), status(folder)
+    return {
+        "totals": totals_table(ledger).to_markdown(),
+        "search": search_table(search(results)).to_markdown(),
+        "decisions": _decisions(results, "paper"),
+        "not reproduced": open_table(ledger).to_markdown(),
+    }
+
+
+def fill(text: str, quoted: Mapping[str, str]) -> str:
+    """A document with what stands between ``results: name`` and ``end`` comments made anew.
+
+    >>> print(fill("<!-- results: n -->old<!-- end -->", {"n": "new"}))
+    <!-- results: n -->
+    <BLANKLINE>
+    new
+    <BLANKLINE>
+    <!-- end -->
+    """
+
+    def made(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in quoted:
+            raise FauditError(f"a document quotes {name!r}; the results have {', '.join(quoted)}")
+        return f"<!-- results: {name} -->\n\n{quoted[name]}\n\n<!-- end -->"
+
+    return re.sub(r"<!-- results: ([\w ]+) -->.*?<!-- end -->", made, text, flags=re.DOTALL)
+
+
+def fill_document(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> bool:
+    """Bring a document's quotes up to date; says whether anything changed."""
+    before = Path(path).read_text(encoding="utf-8")
+    after = fill(before, quotes(folder))
+    if after != before:
+        atomic.write(path, after, durable=False)
+    return after != before
+
+
+def publish(
+    store: str | os.PathLike[str] | Store,
+    folder: str | os.PathLike[str],
+    documents: Iterable[str | os.PathLike[str]] = (),
+    recipes: Iterable[Recipe] | None = None,
+) -> Exported:
+    """Write a store's runs as results, their README, and what documents quote of them."""
+    done = export(store, folder, recipes)
+    write_readme(folder)
+    for path in documents:
+        fill_document(path, folder)
+    return done
