@@ -29,7 +29,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_help_is_quick_and_does_not_import_torch() -> None:
-    code = "import sys; from faudit import cli; cli.main(['--help']); sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys; from faudit import cli; cli.main(['--help']); sys.exit('torch' in sys.modules)"
+    )
     times = []
     for _ in range(3):
         begun = time.perf_counter()
@@ -62,7 +64,10 @@ def test_help_is_quick_and_does_not_import_torch() -> None:
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(
-    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -14,6 +14,7 @@ from faudit import __version__
 from faudit.errors import FauditError
 
 if TYPE_CHECKING:
+    from faudit.bundle import Bundle
     from faudit.recipe import Recipe
     from faudit.studies.engines import Engine
     from faudit.studies.judging import Judged
@@ -100,8 +101,8 @@ def audit(
 
     recipes = [recipe.set(*(sets or [])) for recipe in first(seed=seed)]
     judged = _train_and_judge(recipes, store, quiet or as_json)
+    page = write_report([one.bundle for one in judged], report)
     _show(judged, as_json)
-    page = write_report(store, report, recipes=recipes)
     if not as_json:
         print(f"\nReport: {page}")
     return PASS
@@ -133,6 +134,7 @@ def train(
     dry_run
         Only list the runs, which are there, and what the others may cost.
     """
+    from faudit.studies.runner import check
     from faudit.studies.study import plan
     from faudit.studies.study import train as train_all
 
@@ -141,7 +143,9 @@ def train(
         planned = plan(wanted, store)
         print(_json(_planned(planned)) if as_json else planned)
         return PASS
-    summary = train_all(wanted, store, engine=_engine(engine, slots), show=_board(quiet or as_json))
+    chosen = _engine(engine, slots)
+    check(run.recipe for run in plan(wanted, store).todo)
+    summary = train_all(wanted, store, engine=chosen, show=_board(quiet or as_json))
     outcomes = {digest: outcome.to_dict() for digest, outcome in summary.outcomes.items()}
     print(_json(outcomes) if as_json else summary)
     return INCOMPLETE if summary.failed else PASS
@@ -171,11 +175,148 @@ def measure(*bundles: Path, again: bool = True, as_json: Json = False) -> int:
 
 
 @app.command
-def worker(store: Path, *, slots: int = 1) -> int:
+def report(
+    store: Path = STORE,
+    *,
+    out: Annotated[Path, Parameter(["--out", "-o"])] = REPORT,
+    as_json: Json = False,
+) -> int:
+    """Write the report on a store or a folder of bundles: one page, tables and figures.
+
+    Parameters
+    ----------
+    store
+        A store, or a folder of bundles; it is only read.
+    out
+        The folder for the report.
+    """
+    from faudit.report.document import write_report
+
+    page = write_report(store, out)
+    print(_json({"page": str(page)}) if as_json else f"Report: {page}")
+    return PASS
+
+
+@app.command
+def template(
+    *bundles: Path,
+    form: Annotated[str, Parameter("--format", help="markdown or latex.")] = "markdown",
+    as_json: Json = False,
+) -> int:
+    """Write what a paper should report: paragraph, table and checklist, filled from bundles.
+
+    Parameters
+    ----------
+    bundles
+        Runs of one setting that differ by seed; without any, a form to fill in.
+    """
+    from faudit.bundle import Bundle
+    from faudit.report.template import template as write
+
+    text = write([Bundle.load(folder) for folder in bundles] or None, form)
+    print(_json({"format": form, "text": text}) if as_json else text)
+    return PASS
+
+
+@app.command
+def card(
+    bundle: Path,
+    *,
+    out: Annotated[Path | None, Parameter(["--out", "-o"])] = None,
+    as_json: Json = False,
+) -> int:
+    """Write a run's audit card: one JSON that others can compare and verify.
+
+    A card is JSON with or without `--json`.
+
+    Parameters
+    ----------
+    out
+        The file for the card; standard output by default.
+    """
+    from faudit.atomic import write
+    from faudit.bundle import Bundle
+    from faudit.report.card import make_card
+
+    text = make_card(Bundle.load(bundle)).to_json(indent=1)
+    if out is None:
+        print(text)
+    else:
+        write(out, text + "\n")
+    return PASS
+
+
+@app.command
+def verify(
+    card: Path,
+    bundle: Path,
+    *,
+    again: Annotated[bool, Parameter(negative="")] = False,
+    as_json: Json = False,
+) -> int:
+    """Recompute an audit card from a bundle; ends with 1 if a single value differs.
+
+    Parameters
+    ----------
+    again
+        Also measure the weights again, which needs the data.
+    """
+    from faudit.report.verification import verify as compare
+
+    found = compare(card, bundle, again=again)
+    print(_json(found.to_dict()) if as_json else found)
+    return found.exit_code
+
+
+@app.command
+def pitfalls(*codes: str, seed: int = 0, as_json: Json = False) -> int:
+    """Reproduce the known pitfalls as small experiments: the wrong number beside the right one.
+
+    Parameters
+    ----------
+    codes
+        Only these; all twelve by default.
+    """
+    from faudit.pitfalls import reproduce as experiments
+
+    found = experiments(codes or None, seed=seed)
+    if as_json:
+        print(_json([pitfall.to_dict() for pitfall in found]))
+    else:
+        print("\n\n".join(map(str, found)))
+    return PASS
+
+
+@app.command
+def lint(
+    *paths: Path,
+    form: Annotated[str, Parameter("--format", help="text, json or sarif.")] = "text",
+    select: Annotated[list[str] | None, Parameter(negative="", consume_multiple=False)] = None,
+    as_json: Json = False,
+) -> int:
+    """Point at pitfalls in Python source, without running it; ends with 1 if there are any.
+
+    Parameters
+    ----------
+    paths
+        Files and folders; the current folder by default.
+    select
+        Only these rules, such as FA001; repeatable.
+    """
+    from faudit.lint import exit_code, lint_paths, render
+
+    found = lint_paths(paths or [Path()], select=select)
+    print(render(found, "json" if as_json else form))
+    return exit_code(found)
+
+
+@app.command
+def worker(store: Path, *, slots: int = 1, as_json: Json = False) -> int:
     """Make runs that others asked for, until none is left; start as many as there are machines."""
     from faudit.studies.study import work
 
-    print(f"{work(store, slots=slots)} runs made")
+    made = work(store, slots=slots)
+    print(_json({"made": made}) if as_json else f"{made} runs made")
     return PASS
 
 
@@ -219,21 +360,34 @@ def _board(quiet: bool) -> Any:
 
 def _train_and_judge(recipes: list[Recipe], store: Path, quiet: bool) -> list[Judged]:
     from faudit.studies.judging import judge_store
+    from faudit.studies.runner import check
+    from faudit.studies.study import plan
     from faudit.studies.study import train as train_all
 
+    check(run.recipe for run in plan(recipes, store).todo)
     summary = train_all(recipes, store, show=_board(quiet))
     return list(judge_store(summary.store, recipes))
 
 
 def _show(judged: Sequence[Judged], as_json: bool, *, explain: bool = False) -> None:
-    from faudit.report.tables import verdict_table
-
     if as_json:
         print(_json([_plain(one) for one in judged]))
         return
-    print(verdict_table(judged).to_text())
+    print(_brief([one.bundle for one in judged]))
     for one in judged if explain else ():
         print(f"\n{one.bundle.recipe.digest}: {one.verdict.explain()}")
+
+
+def _brief(bundles: Sequence[Bundle]) -> str:
+    """The verdict table in the width of a terminal, and below it why each verdict is what it is."""
+    from faudit.report.dossier import read
+    from faudit.report.tables import verdict_table
+
+    table = verdict_table(read(bundles).methods)
+    shown = ("accuracy", "D1 growth", "D2 ‖g_L‖", "D3 above frozen", "verdict")
+    reasons = zip(table.column("method"), table.column("what decided"), strict=True)
+    why = "\n".join(f"{method}: {reason}" for method, reason in reasons)
+    return f"{table.only('method', *shown).to_text()}\n\n{why}"
 
 
 def _plain(one: Judged) -> dict[str, Any]:

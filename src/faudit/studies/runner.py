@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -161,7 +161,25 @@ class Work:
 
 def prepare(recipe: Recipe, root: str | os.PathLike[str] | None = None) -> tuple[Work, Learner]:
     """Data, network, rule and learner as the recipe says, before the first step."""
-    found = _load(recipe, root)
+    return _assemble(recipe, _load(recipe, root))
+
+
+def check(recipes: Iterable[Recipe], root: str | os.PathLike[str] | None = None) -> None:
+    """Refuse, before any of them runs, recipes whose network, rule or data cannot be had.
+
+    >>> check([Recipe(rule="dfaa").set("data.name=fashion-sample")])
+    Traceback (most recent call last):
+    faudit.errors.RuleError: unknown rule 'dfaa'; did you mean 'dfa'?...
+    """
+    found: dict[str, data.Dataset] = {}
+    kinds = {r.changed({"seed": 0}).digest: r for r in recipes}
+    for recipe in kinds.values():
+        key = recipe.data.model_dump_json()
+        found[key] = found.get(key) or _load(recipe, root)
+        _assemble(recipe, found[key])
+
+
+def _assemble(recipe: Recipe, found: data.Dataset) -> tuple[Work, Learner]:
     network = Network.of(_module(recipe, found))
     sample = found.normalise(found.train.first(min(2, len(found.train))).images)
     sample = sample.to(recipe.device, getattr(torch, recipe.dtype))
