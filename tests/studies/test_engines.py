@@ -57,7 +57,8 @@ def test_what_befalls_one_run_costs_one_run(
 ) -> None:
     """A segfault, an out-of-memory, a bug, a false name and a kill -9, beside healthy runs."""
     monkeypatch.setenv("SABOTAGE", str(tmp_path))
-    healthy = [tiny(f"seed={seed}") for seed in (1, 2, 3)]
+    # One of them asks for more threads than there are slots: it runs alone, and runs.
+    healthy = [tiny("seed=1"), tiny("threads=4"), tiny("seed=3")]
     rules = ("segfault", "hog", "bug", "dfaa", "killed")
     struck = {name: tiny(f"rule.name={name}") for name in rules}
     recipes = [struck["segfault"], struck["hog"], *healthy, *list(struck.values())[2:]]
@@ -185,13 +186,6 @@ def test_runs_in_other_hands_are_waited_for_or_left(tmp_path: Path) -> None:
     claim.release()
     assert work(tmp_path, patience=0) == 1
     assert work(tmp_path, patience=0) == 0
-
-
-def test_a_wide_run_waits_for_its_slots_and_none_is_starved(tmp_path: Path) -> None:
-    wide = tiny("threads=4")
-    store = make([tiny(), wide, tiny("seed=2")], tmp_path, slots=2)
-    assert len(store.digests()) == 3
-    assert store[wide].manifest.threads == 4
 
 
 def test_stopped_carries_the_exit_code_for_requeueing() -> None:
