@@ -198,6 +198,58 @@ def report(
 
 
 @app.command
+def reproduce(
+    *names: str,
+    status: Annotated[bool, Parameter(negative="")] = False,
+    rerun: str | None = None,
+    variant: str = "paper",
+    store: Runs = STORE,
+    results: Path = Path("results"),
+    slots: int | None = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> int:
+    """Hold the papers' published numbers against ours.
+
+    The names are t1 f3 f4 t2 f6 t3 t4 t5 t6 v1 v2 v3 v4 x1, or all. Runs need the real data and
+    take hours; `--status` prints what is known and needs neither.
+
+    Parameters
+    ----------
+    names
+        The tables and figures whose runs are to be made.
+    status
+        Only read the committed results.
+    rerun
+        Make the runs of one claim anew, by its id.
+    variant
+        The recipe: paper or plain.
+    results
+        The folder of committed results.
+    """
+    from faudit.report import ledger as told
+    from faudit.studies import ledger
+
+    board = _board(quiet or as_json)
+    options: dict[str, Any] = {"engine": _engine("local", slots), "show": board}
+    if rerun is not None:
+        row = ledger.rerun(rerun, store, variant=variant, **options)
+        found = ledger.Ledger((row,))
+    elif status:
+        found = ledger.status(results)
+    elif names:
+        found = ledger.reproduce(names, store, variants=(variant,), **options)
+    else:
+        raise FauditError("name what to reproduce (or all), or use --status")
+    if as_json:
+        print(_json(found.to_dict()))
+    else:
+        tables = told.ledger_table(found), told.totals_table(found)
+        print("\n\n".join(table.to_text() for table in tables))
+    return PASS
+
+
+@app.command
 def template(
     *bundles: Path,
     form: Annotated[str, Parameter("--format", help="markdown or latex.")] = "markdown",
@@ -313,9 +365,10 @@ def lint(
 @app.command
 def worker(store: Path, *, slots: int = 1, as_json: Json = False) -> int:
     """Make runs that others asked for, until none is left; start as many as there are machines."""
+    from faudit.studies.store import Store
     from faudit.studies.study import work
 
-    made = work(store, slots=slots)
+    made = work(Store(store), slots=slots)
     print(_json({"made": made}) if as_json else f"{made} runs made")
     return PASS
 

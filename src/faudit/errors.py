@@ -39,6 +39,9 @@ class NonFiniteError(FauditError):
         self.epoch = epoch
 
 
+MOST_NAMED = 24
+
+
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     """Say that ``name`` is not a known ``kind``, with near matches.
 
@@ -48,4 +51,5 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     names = list(known)
     near = get_close_matches(str(name), names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
-    return f"unknown {kind} {str(name)!r}{hint} Known: {', '.join(names)}"
+    more = f", ... ({len(names)} in all)" if len(names) > MOST_NAMED else ""
+    return f"unknown {kind} {str(name)!r}{hint} Known: {', '.join(names[:MOST_NAMED])}{more}"
