@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import faudit
 from faudit.errors import FauditError
 from faudit.lint import (
     RULES,
@@ -350,6 +351,11 @@ INNOCENT: dict[str, list[str]] = {
             return model(x).argmax(-1)
         """,
         """
+        from mine import network
+        def reference(x):
+            return torch.autograd.grad(measured(network(3), x), x)
+        """,
+        """
         def jacobian(f, x):
             return torch.autograd.grad(f(x).sum(), x)
         """,
@@ -408,6 +414,10 @@ def test_every_rule_names_an_experiment() -> None:
     from faudit.pitfalls import PITFALLS
 
     assert {rule.pitfall for rule in RULES.values()} <= set(PITFALLS)
+
+
+def test_the_package_keeps_its_own_rules() -> None:
+    assert render(lint_paths([Path(faudit.__file__).parent])) == "no findings"
 
 
 def test_a_local_function_of_that_name_is_not_pytorchs() -> None:

@@ -33,7 +33,9 @@ LAYERED = frozenset(
 )
 KEEPERS = frozenset({"append", "extend", "add", "print", "log", "write", "info", "update"})
 BATCHED = frozenset({"loader", "batch", "batches", "dataset", "epoch", "epochs", "seed", "seeds"})
-MODELS = frozenset({"model", "net", "network", "student", "mlp", "vit", "resnet", "resmlp"})
+MODELS = frozenset(
+    {"model", "net", "network", "student", "mlp", "vit", "resnet", "resmlp", "bp_model", "model_bp"}
+)
 
 
 # -- FA003 ----------------------------------------------------------------------------------------
@@ -46,11 +48,13 @@ def half_precision(source: Source) -> Iterator[ast.AST]:
     >>> [node.lineno for node in half_precision(Source(text))]
     [1]
     """
+    derived = _derived_names(source)
     for node in ast.walk(source.tree):
         if isinstance(node, ast.With | ast.AsyncWith):
             casts = (i.context_expr for i in node.items if _casts_half(source, i.context_expr))
             for cast in casts:
-                if _measures(source, node.body) or _measured_after(source, node):
+                later = derived.get(source.scope_of(node), [])
+                if _measures(source, node.body) or _measured_after(node, later):
                     yield cast
         elif isinstance(node, Function):
             for decorator in node.decorator_list:
@@ -99,22 +103,27 @@ def _is_read(source: Source, node: ast.Attribute) -> bool:
     return isinstance(node.ctx, ast.Load) and not name.endswith("autograd.grad")
 
 
-def _measured_after(source: Source, block: ast.With | ast.AsyncWith) -> bool:
-    """Whether what a block computed is derived in the same function, without a scaler."""
+def _derived_names(source: Source) -> dict[Scope, list[tuple[int, frozenset[str]]]]:
+    """For every scope the (line, names) of what it asks autograd to derive, without a scaler."""
+    found: dict[Scope, list[tuple[int, frozenset[str]]]] = {}
+    for call in source.calls(source.tree):
+        if is_autograd(source, call) and call.args:
+            names = frozenset(identifiers(call.args[0]))
+            if "scale" not in names:
+                found.setdefault(source.scope_of(call), []).append((call.lineno, names))
+    return found
+
+
+def _measured_after(
+    block: ast.With | ast.AsyncWith, later: list[tuple[int, frozenset[str]]]
+) -> bool:
+    """Whether what a block computed is derived further down in the same function."""
     made = {
         node.id
         for node in ast.walk(block)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
-    return any(
-        is_autograd(source, call)
-        and isinstance(call, ast.Call)
-        and call.args
-        and made & set(identifiers(call.args[0]))
-        and "scale" not in set(identifiers(call.args[0]))
-        for call in own_nodes(source.scope_of(block))
-        if getattr(call, "lineno", 0) > block.lineno
-    )
+    return any(line > block.lineno and made & names for line, names in later)
 
 
 # -- FA005 ----------------------------------------------------------------------------------------
@@ -131,8 +140,10 @@ def lost_layers(source: Source) -> Iterator[ast.AST]:
     """
     for scope in source.scopes():
         for node in own_nodes(scope):
-            if _mean_of_comprehension(source, node) or _running_sum(source, node):
+            if _mean_of_comprehension(source, node):
                 yield node
+            elif isinstance(node, ast.For):
+                yield from _running_sums(source, node)
         yield from _lists_only_averaged(source, scope)
 
 
@@ -173,14 +184,16 @@ def _over_layers(node: ast.expr) -> bool:
     return mentions(node, LAYERED) and not mentions(node, BATCHED)
 
 
-def _running_sum(source: Source, node: ast.AST) -> bool:
+def _running_sums(source: Source, loop: ast.For) -> list[ast.AugAssign]:
     """``total += cosine`` in a loop over layers that keeps nothing else of the cosine."""
-    if not isinstance(node, ast.AugAssign) or not isinstance(node.op, ast.Add):
-        return False
-    if not any(is_cosine(source, part) for part in ast.walk(node.value)):
-        return False
-    loop = source.parents[node]
-    return isinstance(loop, ast.For) and _over_layers(loop.iter) and not _keeps(source, loop)
+    sums = [
+        node
+        for node in loop.body
+        if isinstance(node, ast.AugAssign)
+        and isinstance(node.op, ast.Add)
+        and any(is_cosine(source, part) for part in ast.walk(node.value))
+    ]
+    return sums if sums and _over_layers(loop.iter) and not _keeps(source, loop) else []
 
 
 def _keeps(source: Source, loop: ast.For) -> bool:
@@ -204,17 +217,26 @@ def _name_of(call: ast.Call) -> str:
 
 def _lists_only_averaged(source: Source, scope: Scope) -> Iterator[ast.AST]:
     """``c = [cosine per layer]`` whose only use is one mean."""
-    nodes = list(own_nodes(scope))
-    for node in nodes:
-        if isinstance(node, ast.Assign) and _layer_cosines(source, node.value):
-            names = [t.id for t in node.targets if isinstance(t, ast.Name)]
-            used = [n for n in ast.walk(scope) if _reads(n, names)]
-            if len(names) == len(node.targets) and used and _all_in_means(source, used):
-                yield node
+    lists = [
+        node
+        for node in own_nodes(scope)
+        if isinstance(node, ast.Assign) and _layer_cosines(source, node.value)
+    ]
+    reads = _reads(scope) if lists else {}
+    for node in lists:
+        names = [t.id for t in node.targets if isinstance(t, ast.Name)]
+        used = [read for name in names for read in reads.get(name, ())]
+        if len(names) == len(node.targets) and used and _all_in_means(source, used):
+            yield node
 
 
-def _reads(node: ast.AST, names: list[str]) -> bool:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in names
+def _reads(scope: Scope) -> dict[str, list[ast.AST]]:
+    """Where a scope, and what is defined in it, reads each name."""
+    found: dict[str, list[ast.AST]] = {}
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            found.setdefault(node.id, []).append(node)
+    return found
 
 
 def _all_in_means(source: Source, used: list[ast.AST]) -> bool:
@@ -247,10 +269,10 @@ def forgotten_eval(source: Source) -> Iterator[ast.AST]:
     if _sets_mode(source.tree, own=True):
         return
     ready = {node.name for node in functions if _sets_mode(node)}
-    calls = _calls_by_name(functions)
+    callers, makers = _callers(functions), _makers(source)
     for node in functions:
-        measures = _derives(source, node) and _runs_model(node) and not _trains(node)
-        if measures and not ({node.name} | _callers(calls, node.name)) & ready:
+        measures = _derives(source, node) and _runs_model(node, makers) and not _trains(node)
+        if measures and not _is_called_by(node.name, callers, ready):
             yield node
 
 
@@ -277,14 +299,17 @@ def _derives(source: Source, node: ast.AST) -> bool:
     )
 
 
-def _runs_model(node: ast.AST) -> bool:
-    return any(isinstance(part, ast.Call) and _is_model(part.func) for part in own_nodes(node))
+def _runs_model(node: ast.AST, makers: frozenset[str]) -> bool:
+    """Whether a function calls something named like a model, and not what makes one."""
+    called = (_name_of(part) for part in own_nodes(node) if isinstance(part, ast.Call))
+    return any(name in MODELS and name not in makers for name in called)
 
 
-def _is_model(node: ast.expr) -> bool:
-    name = node.attr if isinstance(node, ast.Attribute) else ""
-    name = node.id if isinstance(node, ast.Name) else name
-    return name in MODELS or name.removesuffix("_bp").removeprefix("bp_") in MODELS
+def _makers(source: Source) -> frozenset[str]:
+    """The file's own functions and classes, and what it imports: no model has such a name."""
+    nodes = ast.walk(source.tree)
+    own = {node.name for node in nodes if isinstance(node, Function | ast.ClassDef)}
+    return frozenset(own | source.aliases.keys())
 
 
 def _trains(node: ast.AST) -> bool:
@@ -293,20 +318,25 @@ def _trains(node: ast.AST) -> bool:
     return any(_name_of(call) in ("step", "backward") for call in calls)
 
 
-def _calls_by_name(functions: list[ast.FunctionDef | ast.AsyncFunctionDef]) -> dict[str, set[str]]:
-    """Function name -> the names of all that functions of this name call."""
+def _callers(functions: list[ast.FunctionDef | ast.AsyncFunctionDef]) -> dict[str, set[str]]:
+    """Function name -> the functions that call something of this name."""
+    known = {function.name for function in functions}
     found: dict[str, set[str]] = {}
     for function in functions:
-        calls = (part for part in ast.walk(function) if isinstance(part, ast.Call))
-        found.setdefault(function.name, set()).update(map(_name_of, calls))
+        for part in ast.walk(function):
+            if isinstance(part, ast.Call) and _name_of(part) in known:
+                found.setdefault(_name_of(part), set()).add(function.name)
     return found
 
 
-def _callers(calls: dict[str, set[str]], name: str) -> set[str]:
-    """The functions that call one, through any number of others."""
-    found: set[str] = set()
-    wanted = {name}
-    while wanted:
-        wanted = {caller for caller, called in calls.items() if called & wanted} - found
-        found |= wanted
-    return found
+def _is_called_by(name: str, callers: dict[str, set[str]], ready: set[str]) -> bool:
+    """Whether a function is one of these, or called by one through any number of others."""
+    seen, waiting = {name}, [name]
+    while waiting:
+        here = waiting.pop()
+        if here in ready:
+            return True
+        more = callers.get(here, set()) - seen
+        seen |= more
+        waiting += more
+    return False
