@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from faudit.baselines import frozen
 from faudit.bundle import Bundle, Outcome
+from faudit.errors import FauditError
 from faudit.provenance import code_fingerprint
 from faudit.recipe import Recipe
 from faudit.studies.attempt import standing
@@ -17,6 +19,7 @@ from faudit.studies.costs import Costs
 from faudit.studies.engines import Engine, Local
 from faudit.studies.progress import Board, Status, board, duration, label, running
 from faudit.studies.store import LEASE_SECONDS, Entry, Store, StoreError
+from faudit.studies.trackers import Tracker, tracker
 
 LOOK_EVERY = 0.5
 PATIENCE = 2 * LEASE_SECONDS
@@ -139,6 +142,7 @@ def train(
     show: Board | None = None,
     same_code: bool = False,
     baseline_of: Callable[[Recipe], Recipe] = frozen,
+    track: str | None = None,
 ) -> Summary:
     """Make every run that is not there; can be stopped and started again at will.
 
@@ -147,6 +151,7 @@ def train(
         show: where progress goes; the terminal, or plain lines, by default.
         same_code: also make again what other code made.
         baseline_of: a run's baseline; where both are there, the run's bundle is given its outcome.
+        track: "wandb", "trackio" or "tensorboard": also show every run there once it is published.
 
     >>> import tempfile
     >>> from faudit.studies.engines import Inline
@@ -163,10 +168,11 @@ def train(
     store = store if isinstance(store, Store) else Store.open(store)
     planned = plan(recipes, store, same_code=same_code)
     shown = board() if show is None else show
+    sent = None if track is None else tracker(track, store.path / "tensorboard", shown.note)
     try:
         _announce(planned, shown)
         _ask(planned, store, same_code)
-        lookout = Lookout(store, planned, shown)
+        lookout = Lookout(store, planned, shown, sent)
         digests = [run.recipe.digest for run in planned.todo]
         (engine or Local()).work(store, digests, lookout)
         lookout.look()
@@ -174,6 +180,8 @@ def train(
     except OSError as error:
         raise StoreError(f"the study has paused: {error}; start again to go on") from error
     finally:
+        if sent is not None:
+            sent.close()
         shown.close()
     everything = {run.recipe.digest: store.entry(run.recipe.digest) for run in planned.runs}
     ended = {digest: entry.outcome for digest, entry in everything.items() if entry.outcome}
@@ -221,6 +229,7 @@ class Lookout:
     store: Store
     planned: Plan
     board: Board
+    tracker: Tracker | None = None
     ended: dict[str, Outcome | None] = field(default_factory=dict)
     found: dict[str, float] = field(default_factory=dict)
     last: float = float("-inf")
@@ -235,9 +244,15 @@ class Lookout:
         self.last = time.monotonic()
         recipes = {run.recipe.digest: run.recipe for run in self.planned.todo}
         for digest in set(self.store.digests()) & (recipes.keys() - self.ended.keys()):
-            self.ended[digest] = self.store.entry(digest).outcome
-            self.board.note(f"{digest} {label(recipes[digest])}: {self.ended[digest]}")
+            self._ended(self.store.entry(digest), label(recipes[digest]))
         self.board.show(self._status(recipes))
+
+    def _ended(self, entry: Entry, name: str) -> None:
+        self.ended[entry.digest] = entry.outcome
+        self.board.note(f"{entry.digest} {name}: {entry.outcome}")
+        if self.tracker is not None:
+            with suppress(FauditError):
+                self.tracker.offer(entry.bundle(tensors=False))
 
     def _status(self, recipes: dict[str, Recipe]) -> Status:
         failed = sum(outcome is None or not outcome.done for outcome in self.ended.values())
