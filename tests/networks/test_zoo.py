@@ -97,6 +97,20 @@ def test_the_terminal_norm_bounds_what_the_head_hears():
         assert sum(isinstance(m, nn.LayerNorm) for m in model.modules()) == 2 + on
 
 
+def test_without_skips_a_state_is_the_update_alone():
+    options = {"width": 16, "depth": 3}
+    model = make_network("resmlp", (3, 8, 8), 5, seed=3, **options, skip=False)
+    twin = make_network("resmlp", (3, 8, 8), 5, seed=3, **options)
+    assert all(map(torch.equal, model.parameters(), twin.parameters()))
+    seen = Network.of(model).trace(torch.randn(4, 3, 8, 8))
+    for block, h, f, after in zip(
+        model.blocks, seen.states, seen.updates, seen.states[1:], strict=False
+    ):
+        assert torch.equal(after, block.w2(F.gelu(block.w1(block.ln(h)))))
+        assert torch.equal(after, f)
+        assert not torch.allclose(after, h + f)
+
+
 def test_a_vit_reads_its_class_token_alone():
     model = small("vitmini").eval()
     h = model.embed(torch.randn(2, 3, 8, 8))
@@ -146,6 +160,7 @@ def test_blocks_are_what_they_add(heads, expansion, seed):
     cases = [
         (MLPBlock(width), torch.randn(3, width)),
         (MLPBlock(width, norm=False), torch.randn(3, width)),
+        (MLPBlock(width, skip=False), torch.randn(3, width)),
         (AttentionBlock(width, heads, expansion), torch.randn(2, 3, width)),
         (ConvBlock(heads, heads + expansion).eval(), torch.randn(2, heads, 5, 5)),
         (ConvBlock(heads, heads).eval(), torch.randn(2, heads, 4, 4)),

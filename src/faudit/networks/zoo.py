@@ -13,10 +13,16 @@ from faudit.networks.view import Residual, Staged
 
 
 class MLPBlock(Residual):
-    """h + W2 gelu(W1 LN(h)); W2 starts near zero, so the stream starts near the identity."""
+    """h + W2 gelu(W1 LN(h)); W2 starts near zero, so the stream starts near the identity.
 
-    def __init__(self, width: int, *, norm: bool = True, last_std: float = 0.01) -> None:
+    With ``skip=False`` the block is its update alone, h_{l+1} = f_l(h_l).
+    """
+
+    def __init__(
+        self, width: int, *, norm: bool = True, skip: bool = True, last_std: float = 0.01
+    ) -> None:
         super().__init__()
+        self.skip = skip
         self.ln = nn.LayerNorm(width) if norm else nn.Identity()
         self.w1 = nn.Linear(width, width)
         self.w2 = nn.Linear(width, width)
@@ -24,11 +30,14 @@ class MLPBlock(Residual):
         nn.init.zeros_(self.w2.bias)
 
     def split(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        return h, self.w2(F.gelu(self.w1(self.ln(h))))
+        update = self.w2(F.gelu(self.w1(self.ln(h))))
+        return h if self.skip else torch.zeros_like(update), update
 
 
 class ResMLP(Staged):
     """Flatten, a linear embedding, pre-LayerNorm MLP blocks, a terminal LayerNorm, a linear head.
+
+    ``skip=False`` takes the residual connection out of every block: the no-residual control.
 
     >>> ResMLP(inputs=12, width=8, depth=2, classes=4)(torch.zeros(3, 12)).shape
     torch.Size([3, 4])
@@ -43,12 +52,14 @@ class ResMLP(Staged):
         *,
         terminal_norm: bool = True,
         block_norm: bool = True,
+        skip: bool = True,
     ) -> None:
         super().__init__()
         _positive(inputs=inputs, width=width, classes=classes)
         _at_least(0, depth=depth)
         self.flat = nn.Linear(inputs, width)
-        self.blocks = nn.ModuleList(MLPBlock(width, norm=block_norm) for _ in range(depth))
+        blocks = (MLPBlock(width, norm=block_norm, skip=skip) for _ in range(depth))
+        self.blocks = nn.ModuleList(blocks)
         self.out_ln = nn.LayerNorm(width) if terminal_norm else nn.Identity()
         self.out_head = nn.Linear(width, classes)
 
