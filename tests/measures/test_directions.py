@@ -44,10 +44,11 @@ def test_float64_cosines_reach_further_than_their_squares(magnitude):
 
 
 def test_a_vector_and_itself():
-    a, _ = pair(0)
-    assert cosines(a, a).tolist() == pytest.approx([1.0] * 3, abs=1e-15)
-    assert cosines(a, -a).tolist() == pytest.approx([-1.0] * 3, abs=1e-15)
+    a, _ = pair(0, shape=(1000, 7))
+    assert cosines(a, a).tolist() == pytest.approx([1.0] * 1000, abs=1e-14)
+    assert cosines(a, -a).tolist() == pytest.approx([-1.0] * 1000, abs=1e-14)
     assert (cosines(a, a) <= 1).all()
+    assert (cosines(a, -a) >= -1).all()
 
 
 @pytest.mark.parametrize("compare", [cosines, angles])

@@ -169,13 +169,14 @@ def test_no_null_without_feedback():
 
 def test_the_null_does_not_meet_the_rule_itself():
     """Rules are made from small seeds; a null drawn from the same ones would contain the rule."""
-    problem = PROBLEMS["resmlp"]()
-    values = set()
-    for seed in range(8):
-        found = measured(problem, rule_for(problem, seed=seed), nulls=8, precise=False, seed=seed)
-        values.add(found.null.mean)
-        assert abs(found.null.z) < 50
-    assert len(values) == 8
+    problem, seeds = PROBLEMS["resmlp"](), []
+    for seed in range(3):
+        made = rule_for(problem)
+        fresh = made.fresh
+        made.fresh = lambda s, fresh=fresh: seeds.append(s) or fresh(s)
+        measured(problem, made, nulls=8, precise=False, seed=seed)
+    assert len(set(seeds)) == len(seeds) == 24
+    assert min(seeds) > 10_000
 
 
 def test_stability_equals_its_twin():
@@ -398,8 +399,9 @@ def test_the_worst_batch_speaks_for_a_relaxation():
     made = rule_for(problem, "ep")
     parts = batches(problem, 2, 3)
     alone = [measure(problem.module, *p, made).facts["ep_residual"] for p in parts]
-    together = measure(problem.module, parts, None, made).facts["ep_residual"]
-    assert together == pytest.approx(max(alone))
+    for order in (parts, parts[::-1]):
+        together = measure(problem.module, order, None, made).facts["ep_residual"]
+        assert together == pytest.approx(max(alone))
 
 
 def test_a_clamped_embedding_has_no_direction():
@@ -413,6 +415,19 @@ def test_a_clamped_embedding_has_no_direction():
     assert found.defined["perturbation_correlation"] == (False, True, True, True)
     assert found.facts["zero_credit_layers"] == "h_0"
     assert found.cosine_clamped[0] == 0.0
+    assert found.cosine_aggregates["deep layers"] == found.deep_cosine
+    assert math.isnan(found.cosine_aggregates["mean over layers"])
+
+
+def test_a_layer_without_credit_adds_nothing_to_the_concatenation():
+    problem = PROBLEMS["resmlp"]()
+    credits = some_credits(problem)
+    for told in credits:
+        told[0].zero_()
+    expected = reference.alignment(problem, credits)["cosine_aggregates"]
+    found = measured(problem, stacked(credits)).cosine_aggregates
+    for name in ("layers concatenated", "deep layers"):
+        close(found[name], expected[name])
 
 
 def test_a_network_that_only_reports_is_measured():
@@ -617,6 +632,18 @@ def test_bad_input_is_refused(name):
     x, y, message = BAD_INPUT[name]
     with pytest.raises(DataError, match=message):
         measure(toys.built(toys.Plain), x, y)
+
+
+@given(st.integers(-(2**31), 2**31), st.integers(0, 3))
+def test_labels_are_measured_in_range_and_refused_out_of_it(label, place):
+    problem = PROBLEMS["plain"]()
+    problem.x, problem.y = X, Y.clone()
+    problem.y[place] = label
+    if 0 <= label < 3:
+        assert measured(problem, precise=False).samples == 4
+    else:
+        with pytest.raises(DataError, match="3 classes: 0 to 2"):
+            measured(problem, precise=False)
 
 
 BAD_LOSS = {

@@ -341,4 +341,6 @@ def test_a_bad_buffer_is_one_with_nan():
     assert bad_buffer(model) is None
     model.running_var[1] = torch.nan
     assert bad_buffer(model) == "buffer running_var"
+    with untouched(model, seed=0) as changed:
+        assert changed() == []
     assert bad_weight(model) is None
