@@ -1,4 +1,4 @@
-"""What stands in a table's cell: a number with its spread, a check, a marked word, or plain text."""
+"""What stands in a table's cell: a number with its spread, a check, a marked word, plain text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tone = Literal["good", "bad", "open", "quiet"]
 _FORMS: dict[Style, tuple[str, float, str]] = {
     "share": (".3f", 1.0, ""),
     "signed": ("+.3f", 1.0, ""),
-    "points": ("+.1f", 100.0, " pp"),
+    "points": ("+.1f", 100.0, "pp"),
     "count": (".0f", 1.0, ""),
 }
 
@@ -35,7 +35,7 @@ class Spelled:
         if self.exponent is not None:
             grouped = f"({digits})" if self.spread else digits
             digits = f"{grouped}e{self.exponent:+03d}"
-        return f"{digits}{self.unit}{self.remark}"
+        return " ".join(filter(None, (digits, self.unit, self.remark)))
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Value:
 
     def spelled(self) -> Spelled:
         """The value in digits."""
-        remark = f" (n = {self.n} of {self.of})" if self.of not in (None, self.n) else ""
+        remark = f"(n = {self.n} of {self.of})" if self.of not in (None, self.n) else ""
         if not isfinite(self.mean):
             word = "undefined" if isnan(self.mean) else f"{self.mean:+}".replace("+", "")
             return Spelled(word, remark=remark)

@@ -29,8 +29,8 @@ NETWORKS = {
 DATA = {
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
-    "fashion-mnist": "Fashion-MNIST",
-    "fashion-mnist-sample": "Fashion-MNIST sample",
+    "fashion": "Fashion-MNIST",
+    "fashion-sample": "Fashion-MNIST sample",
     "student-teacher": "student-teacher",
 }
 _SHORT = {"width": "d{}", "depth": "L{}"}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from io import StringIO
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Row = tuple[Cell, ...]
 NUMBERS = (int, float, Value, Check)
 MISSING = "–"
+LONG = 30
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,15 @@ class Table:
         index = self.columns.index(name)
         return tuple(row[index] for row in self.rows)
 
+    def only(self, *names: str) -> Table:
+        """The same table with these columns alone, in this order.
+
+        >>> Table("t", ("a", "b"), ((1, 2),)).only("b").rows
+        ((2,),)
+        """
+        rows = zip(*(self.column(name) for name in names), strict=True)
+        return replace(self, columns=names, rows=tuple(rows), grouped=False)
+
     def numeric(self, index: int) -> bool:
         """Whether a column holds numbers, which are aligned on the right."""
         cells = [row[index] for row in self.rows if row[index] not in (None, "")]
@@ -85,8 +95,8 @@ class Table:
         told = "\n".join(map(escape.plain, self._below()))
         table = RichTable(title=Text(escape.plain(self.title)), caption=Text(told))
         for index, name in enumerate(self.columns):
-            justify = "right" if self.numeric(index) else "left"
-            table.add_column(Text(escape.plain(name)), justify=justify)
+            right = self.numeric(index)
+            table.add_column(Text(escape.plain(name)), justify="right" if right else "left")
         for row in self.rows:
             table.add_row(*(Text(escape.plain(_written(cell))) for cell in row))
         return table
@@ -116,18 +126,22 @@ class Table:
         ]
         return "\n".join(lines) + "\n"
 
-    def to_html(self) -> str:
-        """A ``<table>`` with caption and scoped headers; classes, but no style of its own."""
+    def to_html(self, *, cards: bool = False) -> str:
+        """A ``<table>`` with caption and scoped headers; classes, but no style of its own.
+
+        ``cards``: give every cell its column's name, for a narrow page that stacks them.
+        """
         head = "".join(
-            f'<th scope="col"{_align(self.numeric(i))}>{escape.html(self.columns[i])}</th>'
+            f'<th scope="col"{_class(self._classes(i))}>{escape.html(self.columns[i])}</th>'
             for i in self._body_columns()
         )
         label = escape.html(self.title)
         notes = "".join(f'<p class="note">{escape.html(note)}</p>' for note in self.notes)
         return (
-            f'<div class="table"><div class="scroll" role="region" aria-label="{label}"'
-            f' tabindex="0"><table><caption>{label}{self._html_caption()}</caption>'
-            f"<thead><tr>{head}</tr></thead>{self._html_body()}</table></div>{notes}</div>"
+            f'<div class="table{" cards" * cards}"><div class="scroll" role="region"'
+            f' aria-label="{label}" tabindex="0"><table>'
+            f"<caption>{label}{self._html_caption()}</caption>"
+            f"<thead><tr>{head}</tr></thead>{self._html_body(cards)}</table></div>{notes}</div>"
         )
 
     def to_csv(self) -> str:
@@ -193,10 +207,17 @@ class Table:
             for row in rows:
                 yield _latex_row(_latex_cell(row[i]) for i in self._body_columns())
 
+    def _classes(self, index: int) -> list[str]:
+        """How a column is set: numbers to the right, long text with room."""
+        if self.numeric(index):
+            return ["number"]
+        texts = (row[index] for row in self.rows)
+        return ["long"] if any(isinstance(t, str) and len(t) > LONG for t in texts) else []
+
     def _html_caption(self) -> str:
         return f"<small>{escape.html(self.caption)}</small>" if self.caption else ""
 
-    def _html_body(self) -> str:
+    def _html_body(self, cards: bool) -> str:
         span = len(self._body_columns())
         parts = []
         for heading, rows in self._groups():
@@ -204,14 +225,19 @@ class Table:
                 f'<tr class="group"><th scope="rowgroup" colspan="{span}">'
                 f"{escape.html(heading)}</th></tr>"
             )
-            body = "".join(self._html_row(row) for row in rows)
+            body = "".join(self._html_row(row, cards) for row in rows)
             parts.append(f"<tbody>{top if heading else ''}{body}</tbody>")
         return "".join(parts)
 
-    def _html_row(self, row: Row) -> str:
+    def _html_row(self, row: Row, cards: bool) -> str:
         first, *others = self._body_columns()
         head = f'<th scope="row">{_html_cell(row[first])}</th>'
-        cells = (f"<td{_tone(row[i], self.numeric(i))}>{_html_cell(row[i])}</td>" for i in others)
+        cells = []
+        for i in others:
+            label = f' data-label="{escape.html(self.columns[i])}"' if cards else ""
+            cell = row[i]
+            kinds = self._classes(i) + ([cell.tone] if isinstance(cell, Check | Mark) else [])
+            cells.append(f"<td{_class(kinds)}{label}>{_html_cell(cell)}</td>")
         return f"<tr>{head}{''.join(cells)}</tr>"
 
 
@@ -232,8 +258,8 @@ def _latex_cell(cell: Cell) -> str:
     if isinstance(cell, Value):
         return _latex_number(cell.spelled())
     if isinstance(cell, Check) and cell.value is not None:
-        note = "" if cell.state == "ok" else escape.latex(f" ({cell.state})")
-        return _latex_number(cell.value.spelled()) + note
+        note = "" if cell.state == "ok" else escape.latex(f"({cell.state})")
+        return f"{_latex_number(cell.value.spelled())} {note}".strip()
     text = escape.latex(_written(cell))
     return rf"\textbf{{{text}}}" if isinstance(cell, Mark) and cell.tone == "bad" else text
 
@@ -245,18 +271,14 @@ def _latex_number(number: Spelled) -> str:
     if number.exponent is not None:
         grouped = f"({digits})" if number.spread else digits
         digits = rf"{grouped} \times 10^{{{number.exponent}}}"
-    return f"${digits}$" + escape.latex(number.unit + number.remark)
+    rest = " ".join(filter(None, (number.unit, number.remark)))
+    return f"${digits}$~{escape.latex(rest)}" if rest else f"${digits}$"
 
 
 # -- HTML -----------------------------------------------------------------------------------------
 
 
-def _align(right: bool) -> str:
-    return ' class="number"' if right else ""
-
-
-def _tone(cell: Cell, right: bool) -> str:
-    names = ["number"] * right + [cell.tone] * isinstance(cell, Check | Mark)
+def _class(names: Sequence[str]) -> str:
     return f' class="{" ".join(names)}"' if names else ""
 
 
@@ -278,7 +300,8 @@ def _html_number(number: Spelled) -> str:
         digits += f' <span class="spread">± {escape.html(number.spread)}</span>'
     if number.exponent is not None:
         digits += f" ×10<sup>{str(number.exponent).replace('-', '−')}</sup>"
-    return f'<span class="value">{digits}{escape.html(number.unit)}</span>' + (
+    unit = f"\N{NO-BREAK SPACE}{escape.html(number.unit)}" if number.unit else ""
+    return f'<span class="value">{digits}{unit}</span>' + (
         f" <small>{escape.html(number.remark)}</small>" if number.remark else ""
     )
 

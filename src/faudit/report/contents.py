@@ -1,0 +1,205 @@
+"""Which tables and figures a dossier gives rise to, under the names their files will have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from faudit.report import figures, tables
+from faudit.report.cells import Value
+from faudit.report.dossier import Dossier, Group, Setting
+from faudit.report.plate import Plate
+from faudit.report.table import Table
+
+
+def all_tables(dossier: Dossier) -> dict[str, Table]:
+    """Every table with something in it."""
+    methods, groups = dossier.methods, dossier.groups
+    found = {
+        "verdicts": tables.verdict_table(methods),
+        "across": tables.cross_table(dossier.settings),
+        "baselines": tables.baselines_table(groups),
+        "layers": tables.layers_table(methods),
+        "firing": tables.firing_table(methods),
+        "penalty": tables.penalty_table([g for f in families(dossier) for g in f]),
+        "null": tables.null_table(methods),
+        "credit": tables.credit_table(methods),
+        "decisions": tables.decision_table(methods),
+        "sensitivity": tables.sensitivity_table(methods),
+        "flags": tables.flags_table(methods),
+        "problems": tables.problems_table(dossier.problems),
+        "provenance": tables.provenance_table(groups),
+        "recipes": tables.recipe_table(dossier),
+        "runs": tables.runs_table(groups),
+    }
+    return {name: table for name, table in found.items() if len(table)}
+
+
+def all_plates(dossier: Dossier) -> dict[str, list[Plate]]:
+    """Every figure with something in it, by the section of the page it belongs to."""
+    methods = dossier.methods
+    evidence = {_short_name(g, dossier): g.evidence for g in methods if g.evidence}
+    cases = {_short_name(g, dossier): g.cases for g in methods if g.cases}
+    heads = {group.name: group.setting for group in methods}
+    made: dict[str, list[Plate]] = {
+        "verdicts": [*_each(dossier, _pair, 2), *_across(dossier)],
+        "ladder": _each(dossier, _ladder),
+        "layers": _each(dossier, lambda s: figures.per_layer(_evidence(s.methods))),
+        "training": _each(dossier, _trajectories),
+        "penalty": _penalties(dossier),
+        "null": [figures.null_calibration(evidence, heads), figures.controls(evidence, heads)],
+        "credit": [figures.cosine_against_utility(_utilities(dossier))],
+        "decisions": [figures.decision_utility(cases, heads=heads)],
+        "thresholds": [figures.diagnostics(cases, heads=heads)],
+    }
+    return {section: [p for p in plates if _worth(p)] for section, plates in made.items()}
+
+
+def _worth(plate: Plate) -> bool:
+    return any(panel.words for panel in plate.panels)
+
+
+def _short_name(group: Group, dossier: Dossier) -> str:
+    return group.label if len(dossier.settings) == 1 else group.name
+
+
+def _each(dossier: Dossier, draw: Callable[[Setting], Plate], least: int = 1) -> list[Plate]:
+    """One plate per setting with enough methods, named after it."""
+    found = []
+    for number, setting in enumerate(dossier.settings, 1):
+        if len(setting.methods) >= least:
+            plate = draw(setting)
+            name = f"{plate.name}-{number:02d}-{slug(setting.label)}"
+            found.append(replace(plate, name=name, title=setting.label))
+    return found
+
+
+def slug(text: str) -> str:
+    """A file name's part; nothing in it can lead anywhere.
+
+    >>> slug("ResMLP d256 L4, λ = 1e-4 ../x")
+    'resmlp-d256-l4-1e-4-x'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] or "setting"
+
+
+def _evidence(groups: Sequence[Group]) -> figures.Curves:
+    return {group.label: group.evidence for group in groups if group.evidence}
+
+
+def _values(groups: Sequence[Group], name: str, style: tables.Style) -> dict[str, Value]:
+    found = {group.label: group.value(name, style) for group in groups}
+    return {label: value for label, value in found.items() if value is not None}
+
+
+def _pair(setting: Setting) -> Plate:
+    accuracy = _values(setting.methods, "accuracy", "share")
+    return figures.reporting_pair(
+        accuracy, _values(setting.methods, "gamma", "signed"), setting.frozen
+    )
+
+
+def _across(dossier: Dossier) -> Iterator[Plate]:
+    order = {f"{group.label} {code}": None
+             for code, _ in tables.CHECKS for group in dossier.methods}  # fmt: skip
+    grid = {}
+    for setting in dossier.settings:
+        own = {
+            f"{group.label} {code}": _any_flag(group.check(code, style).flagged)
+            for group in setting.methods
+            for code, style in tables.CHECKS
+        }
+        if own:
+            grid[setting.label] = {name: own[name] for name in order if name in own}
+    if len(grid) > 1:
+        yield figures.cross_architecture(grid)
+
+
+def _any_flag(flagged: tuple[bool | None, ...]) -> bool | None:
+    if True in flagged:
+        return True
+    return None if None in flagged else False
+
+
+def _trajectories(setting: Setting) -> Plate:
+    histories = {group.label: group.histories for group in setting.methods if group.histories}
+    return figures.trajectories(histories, frozen=setting.frozen)
+
+
+def _utilities(dossier: Dossier) -> dict[str, tuple[figures.Values, figures.Values]]:
+    return {
+        setting.label: (
+            _values(setting.methods, "deep_cosine", "signed"),
+            _values(setting.methods, "margin", "points"),
+        )
+        for setting in dossier.settings
+        if len(setting.methods) > 2
+    }
+
+
+# -- penalties ------------------------------------------------------------------------------------
+
+
+def families(dossier: Dossier) -> list[list[Group]]:
+    """Methods that were trained under more than one penalty, otherwise alike, by setting."""
+    found: dict[str, list[Group]] = {}
+    for group in dossier.methods:
+        found.setdefault(_plain_setting(group), []).append(group)
+    kept = []
+    for groups in found.values():
+        doses = {(_plain(g), g.recipe.training.penalty) for g in groups}
+        several = {plain for plain, _ in doses if sum(plain == other for other, _ in doses) > 1}
+        family = [g for g in groups if _plain(g) in several]
+        if family:
+            kept.append(sorted(family, key=lambda g: (g.label, g.recipe.training.penalty)))
+    return kept
+
+
+def _plain(group: Group) -> str:
+    return group.recipe.changed({"training.penalty": 0.0}).digest
+
+
+def _plain_setting(group: Group) -> str:
+    recipe = group.recipe
+    return repr((recipe.network, recipe.data, recipe.training.epochs, recipe.dtype))
+
+
+def _penalties(dossier: Dossier) -> list[Plate]:
+    settings = {setting.label: setting for setting in dossier.settings}
+    made = []
+    for number, family in enumerate(families(dossier), 1):
+        doses: dict[str, list[figures.Dose]] = {}
+        for group in family:
+            accuracies = [r.outcome.accuracy for r in group.done if r.outcome.accuracy is not None]
+            dose = figures.Dose(group.recipe.training.penalty, group.evidence, accuracies)
+            doses.setdefault(group.label, []).append(dose)
+        setting = settings[family[0].setting]
+        plate = figures.penalty_response(doses, setting.frozen)
+        title = setting.label.partition(", λ")[0]
+        made.append(replace(plate, name=f"{plate.name}-{number:02d}-{slug(title)}", title=title))
+    return made
+
+
+# -- the ladder -----------------------------------------------------------------------------------
+
+
+def _ladder(setting: Setting) -> Plate:
+    rules = dict.fromkeys(g.recipe.rule.name for g in setting.groups if g.role == "rung")
+    rungs = {}
+    for rule in rules:
+        own = [g for g in setting.groups if g.recipe.rule.name == rule and g.role != "shallow"]
+        top = next((g.label for g in own if g.role == "method"), rule)
+        rungs[top] = {k: v for g in own if (v := _accuracies(g)) and (k := _taught(g)) is not None}
+    return figures.depth_ladder(rungs)
+
+
+def _accuracies(group: Group) -> list[float]:
+    return [r.outcome.accuracy for r in group.done if r.outcome.accuracy is not None]
+
+
+def _taught(group: Group) -> int | None:
+    """How many blocks learn: as many as there are, unless the recipe says less."""
+    blocks = group.recipe.training.trainable_blocks
+    known = next((e.layers for e in group.evidence), None)
+    return known if blocks is None else blocks
