@@ -770,3 +770,15 @@ def test_augmentation_depends_on_the_seed() -> None:
 def test_normalised_images_are_not_augmented() -> None:
     with pytest.raises(DataError, match="augment takes uint8 pixels"):
         augment(torch.rand(2, 3, 8, 8), seeded())
+
+
+def test_random_labels_leave_everything_else_alone():
+    true = load("fashion-sample")
+    drawn, again, other = true.relabelled(), true.relabelled(), true.relabelled(seed=1)
+    assert torch.equal(drawn.train.labels, again.train.labels)
+    assert not torch.equal(drawn.train.labels, other.train.labels)
+    assert torch.equal(drawn.train.images, true.train.images)
+    assert torch.equal(drawn.test.labels, true.test.labels)
+    assert drawn.digest() != true.digest()
+    counts = drawn.train.labels.bincount()
+    assert len(counts) == 10 and counts.min() > 500

@@ -65,12 +65,13 @@ class Named(_Part):
 
 
 class Data(_Part):
-    """Which images, and how many of them."""
+    """Which images, and how many of them; ``labels`` drawn at random leave nothing to learn."""
 
     name: str = "cifar10"
     train_limit: int | None = Field(default=None, ge=1)
     test_limit: int | None = Field(default=None, ge=1)
     augment: bool = True
+    labels: Literal["true", "random"] = "true"
 
 
 class Training(_Part):
@@ -131,7 +132,7 @@ class Recipe(_Part):
     measuring: Measuring = Measuring()
     seed: int = Field(default=42, ge=0)
     rule_seed: int | None = Field(default=None, ge=0)
-    device: str = "cpu"
+    device: str = Field(default="cpu", pattern=r"^(cpu|cuda|mps|xpu)(:[0-9]+)?$")
     dtype: Literal["float32", "float64", "bfloat16", "float16"] = "float32"
     threads: int = Field(default=1, ge=1)
 

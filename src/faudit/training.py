@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from math import cos, pi
+from math import cos, isfinite, pi
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from faudit.errors import DataError, NetworkError, NonFiniteError, RecipeError
 from faudit.networks.scene import Loss, Scene, cross_entropy, scene
 from faudit.networks.view import Network, evaluating
 from faudit.recipe import Training
+from faudit.recorded import Recorded, Report
 from faudit.rules.base import CreditRule
 from faudit.seeds import derive, seeded
 
@@ -76,9 +77,22 @@ class Learner:
             weight_decay=settings.weight_decay,
             fused=True,
         )
+        self.recorded = self._recorded()
         self._set_rates()
 
-    def step(self, x: Any, y: Tensor) -> tuple[Tensor, dict[str, float]]:
+    def _recorded(self) -> Recorded | None:
+        """The step as one launch, where there is a GPU to record it and a rule that allows it."""
+        device = self.parts.readout[0].device
+        if device.type != "cuda" or not self.rule.steady:
+            return None
+        for group in (group for o in self._optimisers() for group in o.param_groups):
+            group.update(capturable=True, lr=torch.tensor(float(group["lr"]), device=device))
+        return Recorded(self.step)
+
+    def _optimisers(self) -> list[torch.optim.Optimizer]:
+        return [o for o in (self.optimiser, self.rule.optimiser) if o is not None]
+
+    def step(self, x: Any, y: Tensor) -> tuple[Tensor, Report]:
         """Learn from one batch; returns its mean loss before that, and what the rule reports."""
         seen, loss = self._see(x, y)
         report = self.rule.fit(seen)
@@ -90,7 +104,8 @@ class Learner:
     def _see(self, x: Any, y: Tensor) -> tuple[Scene, Tensor]:
         seen = scene(self.network, x, y, self.loss)
         loss = self.loss(seen.logits, y).mean()
-        if not bool(loss.isfinite()):
+        # Asking a GPU holds it up at every step; there the whole epoch is asked at its end.
+        if self.recorded is None and not bool(loss.isfinite()):
             raise self._non_finite(x)
         return seen, loss
 
@@ -115,18 +130,21 @@ class Learner:
         """Learn from one epoch's batches, in an order that depends on seed and epoch alone."""
         lr = self._set_rates()
         losses: list[Tensor] = []
-        extra: dict[str, float] = {}
+        extra: Report = {}
+        step = self.recorded or self.step
         self.network.module.train()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(self.seed, 1, self.epoch))
             for x, y in batches(seeded(self.seed, 2, self.epoch)):
-                loss, extra = self.step(x, y)
+                loss, extra = step(x, y)
                 losses.append(loss)
         if not losses:
             raise DataError("an epoch had no batch; the data are empty or smaller than one batch")
         mean = float(torch.stack(losses).double().mean())
+        if not isfinite(mean):
+            raise self._non_finite(x)
         self.epoch += 1
-        return Epoch(self.epoch, mean, lr, extra)
+        return Epoch(self.epoch, mean, lr, {name: float(value) for name, value in extra.items()})
 
     def _set_rates(self) -> float:
         settings = self.settings
@@ -134,7 +152,7 @@ class Learner:
         share = self.epoch / settings.epochs
         for group in self.optimiser.param_groups:
             kind, scale = (local, settings.local_lr) if group["local"] else (settings.schedule, 1.0)
-            group["lr"] = settings.lr * scale * scheduled(kind, share)
+            _set_rate(group, settings.lr * scale * scheduled(kind, share))
         return float(self.optimiser.param_groups[1]["lr"])
 
     def _non_finite(self, x: Any) -> NonFiniteError:
@@ -153,8 +171,8 @@ class Learner:
             "epoch": self.epoch,
             "network": self.network.module.state_dict(),
             "rule": self.rule.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
-            "rule_optimiser": own.state_dict() if own is not None else None,
+            "optimiser": _optimiser_state(self.optimiser),
+            "rule_optimiser": None if own is None else _optimiser_state(own),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -164,7 +182,23 @@ class Learner:
         self.optimiser.load_state_dict(state["optimiser"])
         if self.rule.optimiser is not None:
             self.rule.optimiser.load_state_dict(state["rule_optimiser"])
+        self.recorded = self._recorded()
         self.epoch = state["epoch"]
+
+
+def _optimiser_state(optimiser: torch.optim.Optimizer) -> dict[str, Any]:
+    """An optimiser's state with its rates as numbers, wherever they are kept."""
+    state = optimiser.state_dict()
+    groups = [{**group, "lr": float(group["lr"])} for group in state["param_groups"]]
+    return {**state, "param_groups": groups}
+
+
+def _set_rate(group: dict[str, Any], rate: float) -> None:
+    """A recorded step reads its rate from a tensor, which has to stay the same one."""
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
 
 
 def train(learner: Learner, batches: Batches) -> Iterator[Epoch]:

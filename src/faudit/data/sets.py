@@ -50,6 +50,10 @@ class Split:
             )
         return Split(self.images[:count], self.labels[:count])
 
+    def to(self, device: torch.device | str) -> Split:
+        """The same examples in another device's memory."""
+        return Split(self.images.to(device), self.labels.to(device))
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -102,6 +106,19 @@ class Dataset:
         (100, 10)
         """
         return replace(self, train=self.train.first(train), test=self.test.first(test))
+
+    def relabelled(self, seed: int = 0) -> Dataset:
+        """The same data with training labels drawn at random: nothing is left to learn.
+
+        >>> from faudit.data import load
+        >>> data = load("fashion-sample")
+        >>> other = data.relabelled()
+        >>> bool((other.train.labels == data.train.labels).float().mean() < 0.2)
+        True
+        """
+        draw = torch.Generator().manual_seed(seed)
+        labels = torch.randint(self.classes, (len(self.train),), generator=draw)
+        return replace(self, train=Split(self.train.images, labels))
 
     def digest(self) -> str:
         """SHA-256 of all that a number can depend on: pixels, labels, classes, normalisation.

@@ -31,7 +31,7 @@ from faudit.measures.gauges import (
 from faudit.measures.inputs import (
     as_double,
     batches_of,
-    check_dtype,
+    check_rule,
     checked_credits,
     checked_loss,
     checked_source,
@@ -203,7 +203,7 @@ class Informant:
         self.batches += 1
         if self.credits is None or isinstance(self.credits, Sequence):
             return {"credits": self._listed(seen), "again": self._again(seen)}
-        check_dtype(self.credits, (seen.states[-1], seen.logits))
+        check_rule(self.credits, seen.states, seen.logits)
         batch = scene(self.network, copied(seen.x), seen.y, self.loss)
         told = [checked_credits(_ask(r, batch), batch.states) for r in (self.credits, *self.fresh)]
         self._keep(getattr(self.credits, "report", {}))
@@ -222,8 +222,9 @@ class Informant:
         with torch.no_grad():
             return self.network.run(copied(seen.x), lambda _, h: h)
 
-    def _keep(self, report: Mapping[str, float]) -> None:
-        for name, value in report.items():
+    def _keep(self, report: Mapping[str, Tensor | float]) -> None:
+        for name, told in report.items():
+            value = float(told)
             before = self.report.get(name, value)
             self.report[name] = before if before != before or before >= value else value
 

@@ -32,6 +32,9 @@ class CreditRule(nn.Module, ABC):
     has_feedback = False
     """True where the credits depend on matrices drawn at random, so that others could be drawn."""
 
+    steady = True
+    """False where a step makes decisions or draws on the host, so that a GPU cannot replay it."""
+
     optimiser: torch.optim.Optimizer | None = None
     """Of a rule that learns by its own loss."""
 
@@ -47,13 +50,13 @@ class CreditRule(nn.Module, ABC):
     def __init__(self, layout: Layout, generator: torch.Generator) -> None:
         super().__init__()
         self.layout = layout
-        self.report: dict[str, float] = {}
+        self.report: dict[str, Tensor | float] = {}
 
     @abstractmethod
     def credits(self, scene: Scene) -> list[Tensor]:
         """Estimates of dL/dh_0 .. dL/dh_L for every sample; changes nothing in the rule."""
 
-    def fit(self, scene: Scene) -> dict[str, float]:
+    def fit(self, scene: Scene) -> dict[str, Tensor | float]:
         """Learn from one batch by the rule's own loss, if it has one; returns what to record."""
         return {}
 

@@ -54,7 +54,7 @@ class Bridge(CreditRule):
             values = [self.value(scene, index, h).sum() for index, h in enumerate(states)]
             return list(torch.autograd.grad(values, states))
 
-    def fit(self, scene: Scene) -> dict[str, float]:
+    def fit(self, scene: Scene) -> dict[str, Tensor | float]:
         with torch.enable_grad():
             misses = [self.miss(scene, index, h) for index, h in enumerate(scene.states)]
             loss = torch.stack(misses).mean()
@@ -62,7 +62,7 @@ class Bridge(CreditRule):
         loss.backward()
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-        return {"bridge_loss": float(loss.detach())}
+        return {"bridge_loss": loss.detach()}
 
     @abstractmethod
     def value(self, scene: Scene, index: int, h: Tensor) -> Tensor:

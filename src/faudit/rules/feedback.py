@@ -155,6 +155,7 @@ class FixedRandomSign(UniformSign):
     """
 
     has_feedback = True
+    steady = False
 
     seed: Tensor
     draw: Tensor

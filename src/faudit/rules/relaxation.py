@@ -62,6 +62,7 @@ class EquilibriumPropagation(CreditRule):
         if beta == 0:
             raise RuleError("equilibrium propagation needs a nudge: beta cannot be 0")
         self.beta, self.centred, self.settle = beta, centred, settle
+        self.steady = settle == "few"
         self.steps, self.step_size = steps, step_size
         self.tolerance, self.max_steps = tolerance, max_steps
         self.credit, self.embedding = credit, embedding
@@ -69,7 +70,7 @@ class EquilibriumPropagation(CreditRule):
     def credits(self, scene: Scene) -> list[Tensor]:
         betas = (self.beta, -self.beta) if self.centred else (self.beta,)
         sides = [(beta, self._relax(scene, beta)) for beta in betas]
-        self.report = {"ep_residual": max(_residual(scene, *side) for side in sides)}
+        self.report = {"ep_residual": torch.stack([_residual(scene, *s) for s in sides]).amax()}
         told = [self._told(scene, *side) for side in sides]
         return [torch.stack(pair).mean(0) for pair in zip(*told, strict=True)]
 
@@ -196,11 +197,11 @@ def _where(chosen: Tensor, new: Tensors, old: Tensors) -> Tensors:
     return tuple(torch.where(chosen.view(-1, *[1] * (n.ndim - 1)), n, o) for n, o in pairs)
 
 
-def _residual(scene: Scene, beta: float, settled: Settled) -> float:
-    """What force is left, relative to the nudge, both as a root mean square over samples."""
-    nudge = abs(beta) * float(scene.output_credit.double().norm())
-    left = torch.stack([f.double().norm() for f in settled.forces[1:]] or [torch.zeros(())]).norm()
-    return float(left) / nudge if nudge else float("nan")
+def _residual(scene: Scene, beta: float, settled: Settled) -> Tensor:
+    """What force is left over the nudge, both root mean squares over samples; NaN without one."""
+    nudge = abs(beta) * scene.output_credit.double().norm()
+    left = [f.double().norm() for f in settled.forces[1:]] or [torch.zeros_like(nudge)]
+    return torch.where(nudge > 0, torch.stack(left).norm() / nudge, torch.nan)
 
 
 def _one_of(name: str, value: str, *known: str) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from faudit import bundle, data
 from faudit.bundle import Bundle, Outcome, Parts
-from faudit.errors import BundleError, FauditError, NonFiniteError
+from faudit.errors import BundleError, FauditError, NonFiniteError, RecipeError
 from faudit.measures.evidence import Evidence
 from faudit.measures.measure import measure
 from faudit.networks.view import Network
@@ -126,12 +127,21 @@ class Work:
         made_by = (self.recipe.digest, self.data.digest(), code_fingerprint(), versions())
         return hashlib.sha256(repr(made_by).encode()).hexdigest()[:20]
 
+    @cached_property
+    def _train(self) -> data.Split:
+        """The training examples where the network is, so that no batch has to travel."""
+        return self.data.train.to(self.recipe.device)
+
+    @cached_property
+    def _test(self) -> data.Split:
+        return self.data.test.to(self.recipe.device)
+
     def epoch_batches(self, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """One epoch of training batches, in the order the generator gives."""
         pixels = self.data.train.images.dtype == torch.uint8
         augment = data.augment if self.recipe.data.augment and pixels else None
         batches = data.batches(
-            self.data.train,
+            self._train,
             self.recipe.training.batch,
             generator,
             device=self.recipe.device,
@@ -143,7 +153,7 @@ class Work:
     def test_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """The whole test set, in order."""
         return data.batches(
-            self.data.test,
+            self._test,
             EVALUATED_AT_ONCE,
             device=self.recipe.device,
             normalise=self._inputs,
@@ -161,11 +171,20 @@ class Work:
 
 def prepare(recipe: Recipe, root: str | os.PathLike[str] | None = None) -> tuple[Work, Learner]:
     """Data, network, rule and learner as the recipe says, before the first step."""
+    check_device(recipe.device)
     return _assemble(recipe, _load(recipe, root))
 
 
-def check(recipes: Iterable[Recipe], root: str | os.PathLike[str] | None = None) -> None:
+def check(
+    recipes: Iterable[Recipe],
+    root: str | os.PathLike[str] | None = None,
+    *,
+    here: bool = True,
+) -> None:
     """Refuse, before any of them runs, recipes whose network, rule or data cannot be had.
+
+    Nothing is put on a GPU for that, and ``here=False`` also leaves it to the machines that make
+    the runs whether they have one.
 
     >>> check([Recipe(rule="dfaa").set("data.name=fashion-sample")])
     Traceback (most recent call last):
@@ -176,7 +195,24 @@ def check(recipes: Iterable[Recipe], root: str | os.PathLike[str] | None = None)
     for recipe in kinds.values():
         key = recipe.data.model_dump_json()
         found[key] = found.get(key) or _load(recipe, root)
-        _assemble(recipe, found[key])
+        if here:
+            check_device(recipe.device)
+        _assemble(recipe.changed({"device": "cpu"}), found[key])
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that this machine does not have, without starting to use it.
+
+    >>> check_device("cpu")
+    """
+    device = torch.device(name)
+    kind: Any = getattr(torch, device.type)
+    count = 1 if device.type == "cpu" else kind.device_count() * kind.is_available()
+    if (device.index or 0) >= count:
+        raise RecipeError(
+            f"device {name!r} is not here: PyTorch {torch.__version__} sees {count} of its kind;"
+            " use another device, or a machine and a PyTorch that have it"
+        )
 
 
 def _assemble(recipe: Recipe, found: data.Dataset) -> tuple[Work, Learner]:
@@ -190,7 +226,8 @@ def _assemble(recipe: Recipe, found: data.Dataset) -> tuple[Work, Learner]:
 
 def _load(recipe: Recipe, root: str | os.PathLike[str] | None) -> data.Dataset:
     limits = recipe.data.train_limit, recipe.data.test_limit
-    return data.load(recipe.data.name, root, train_limit=limits[0], test_limit=limits[1])
+    found = data.load(recipe.data.name, root, train_limit=limits[0], test_limit=limits[1])
+    return found.relabelled() if recipe.data.labels == "random" else found
 
 
 def _module(recipe: Recipe, found: data.Dataset) -> torch.nn.Module:
@@ -444,10 +481,15 @@ def _copied(value: Any) -> Any:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Compute with this many threads; sums depend on it, so it is part of the recipe."""
-    before = torch.get_num_threads()
+    """Compute with this many threads, on which sums depend, and in the dtype the recipe names.
+
+    PyTorch lets a GPU's convolutions round float32 to TF32 unless told otherwise.
+    """
+    before = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
     torch.set_num_threads(count)
+    torch.backends.cudnn.allow_tf32 = False
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
