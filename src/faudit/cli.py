@@ -130,7 +130,7 @@ def train(
     engine
         local, ray[:ADDRESS] or slurm.
     slots
-        How many runs at once; one per core by default.
+        How many runs at once; one per core by default. Runs on a GPU share it.
     dry_run
         Only list the runs, which are there, and what the others may cost.
     """
@@ -144,7 +144,8 @@ def train(
         print(_json(_planned(planned)) if as_json else planned)
         return PASS
     chosen = _engine(engine, slots)
-    check(run.recipe for run in plan(wanted, store).todo)
+    here = engine.partition(":")[0] == "local"
+    check((run.recipe for run in plan(wanted, store).todo), here=here)
     summary = train_all(wanted, store, engine=chosen, show=_board(quiet or as_json))
     outcomes = {digest: outcome.to_dict() for digest, outcome in summary.outcomes.items()}
     print(_json(outcomes) if as_json else summary)
@@ -395,11 +396,11 @@ def _engine(name: str, slots: int | None) -> Engine:
     if kind == "ray":
         from faudit.studies.clusters import Ray
 
-        return Ray(address=address or None)
+        return Ray(address=address or None, workers=slots)
     if kind == "slurm":
         from faudit.studies.clusters import Slurm
 
-        return Slurm()
+        return Slurm() if slots is None else Slurm(workers=slots)
     from faudit.errors import unknown
 
     raise FauditError(unknown("engine", kind, ("local", "ray", "slurm")))

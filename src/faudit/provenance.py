@@ -117,10 +117,15 @@ def machine(device: str) -> str:
     True
     """
     if device.startswith("cuda"):
-        import torch
-
-        return str(torch.cuda.get_device_name(device))
+        return _accelerator(device)
     return _processor() or platform.processor() or platform.machine()
+
+
+def _accelerator(device: str) -> str:
+    """The name of a GPU that this process uses; to ask for another would take memory there."""
+    import torch
+
+    return str(torch.cuda.get_device_name(device)) if torch.cuda.is_initialized() else device
 
 
 def _processor() -> str | None:

@@ -53,7 +53,7 @@ def test_ray_makes_the_same_table_on_two_nodes(
     tmp_path: Path, cluster: Any, expected: dict[str, dict[str, bytes]]
 ) -> None:
     engine = Ray(address=cluster.address, patience=0.5)
-    assert engine._count(10, __import__("ray")) == 2
+    assert engine._count(10, __import__("ray").cluster_resources(), gpus=0) == 2
     store = make(STUDY, tmp_path, engine)
     assert table(store.path) == expected
 

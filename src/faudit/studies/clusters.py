@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -103,6 +104,15 @@ def _left(store: Store, digests: Sequence[str]) -> list[str]:
     return [digest for digest in digests if digest not in store]
 
 
+def gpus_needed(store: Store, digests: Sequence[str]) -> int:
+    """The GPUs that a worker needs for these runs: one, which its runs share, or none."""
+    for digest in digests:
+        with suppress(FauditError):  # published meanwhile, or a recipe that the worker will name
+            if store.recipe(digest).device.startswith("cuda"):
+                return 1
+    return 0
+
+
 # -- Ray ------------------------------------------------------------------------------------------
 
 
@@ -115,11 +125,13 @@ class Ray:
             on this machine, as ``ray.init`` does.
         workers: how many at most; as many as the cluster has room for if None.
         cores: that each worker takes, one run per core.
+        gpus: that each worker takes, or the share of one; if None, one where a run needs it.
     """
 
     address: str | None = None
     workers: int | None = None
     cores: int = 1
+    gpus: float | None = None
     patience: float = PATIENCE
 
     def work(self, store: Store, digests: Sequence[str], look: Look) -> None:
@@ -127,16 +139,21 @@ class Ray:
         if not ray.is_initialized():
             ray.init(address=self.address, log_to_driver=False, configure_logging=False)
         chore = Chore(str(store.path.resolve()), store.id, self.cores, self.patience)
-        task = ray.remote(num_cpus=self.cores, max_retries=0)(_do)
+        gpus = gpus_needed(store, digests) if self.gpus is None else self.gpus
+        task = ray.remote(num_cpus=self.cores, num_gpus=gpus, max_retries=0)(_do)
 
         def launch(runs: int) -> list[Job]:
-            return [_RayJob(task.remote(chore)) for _ in range(self._count(runs, ray))]
+            count = self._count(runs, ray.cluster_resources(), gpus)
+            return [_RayJob(task.remote(chore)) for _ in range(count)]
 
         see_through(store, digests, look, launch)
 
-    def _count(self, runs: int, ray: Any) -> int:
-        room = int(ray.cluster_resources().get("CPU", 1)) // self.cores
-        most = self.workers or max(1, room)
+    def _count(self, runs: int, room: Mapping[str, float], gpus: float) -> int:
+        """How many workers: as many as find room, but no more than the runs need."""
+        fit = room.get("CPU", 1) / self.cores
+        if gpus:
+            fit = min(fit, room.get("GPU", 0) / gpus)
+        most = self.workers or max(1, int(fit))
         return min(most, -(-runs // self.cores))
 
 
@@ -172,6 +189,7 @@ class Slurm:
     Args:
         workers: how many at most.
         cores: that each worker takes, one run per core.
+        gpus: that each worker takes, and its runs share; if None, one where a run needs it.
         minutes: that each worker may take.
         options: further submitit parameters, such as ``{"slurm_partition": "gpu"}``.
         cluster: "slurm"; "local" and "debug" are submitit's own, for trying things out.
@@ -179,13 +197,14 @@ class Slurm:
 
     workers: int = 16
     cores: int = 1
+    gpus: int | None = None
     minutes: int = 24 * 60
     options: dict[str, Any] = field(default_factory=dict)
     cluster: str = "slurm"
     patience: float = PATIENCE
 
     def work(self, store: Store, digests: Sequence[str], look: Look) -> None:
-        executor = self._executor(store)
+        executor = self._executor(store, self._resources(store, digests))
         chore = Chore(str(store.path.resolve()), store.id, self.cores, self.patience)
 
         def launch(runs: int) -> list[Job]:
@@ -194,7 +213,11 @@ class Slurm:
 
         see_through(store, digests, look, launch)
 
-    def _executor(self, store: Store) -> Any:
+    def _resources(self, store: Store, digests: Sequence[str]) -> dict[str, Any]:
+        gpus = gpus_needed(store, digests) if self.gpus is None else self.gpus
+        return {"gpus_per_node": gpus} if gpus else {}
+
+    def _executor(self, store: Store, resources: Mapping[str, Any]) -> Any:
         submitit = _extra("submitit", "slurm")
         folder = store.path / "slurm"
         try:
@@ -206,7 +229,7 @@ class Slurm:
             timeout_min=self.minutes,
             cpus_per_task=self.cores,
             slurm_array_parallelism=self.workers,
-            **self.options,
+            **{**resources, **self.options},
         )
         return executor
 
