@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,8 +27,28 @@ def edited(path: Path, before: str, after: str) -> None:
     path.write_text(text.replace(before, after, 1))
 
 
+MOVES_NUMBERS_ABOUT = {
+    "__init__",
+    "atomic",
+    "bundle",
+    "errors",
+    "provenance",
+    "recipe",
+    "studies.__init__",
+    "studies.checkpoint",
+    "tensors",
+}
+
+
 def test_every_room_that_can_change_a_number_is_watched() -> None:
+    """Whatever a run imports is watched, or is known to change no number."""
     assert all((HERE / name).exists() for name in NUMERIC)
+    code = "import sys, faudit.studies.runner as _; print(*(m.__file__ for n, m in sorted("
+    code += "sys.modules.items()) if n.split('.')[0] == 'faudit'), sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    imported = set(map(Path, done.stdout.split("\n")[:-1])) - set(sources(HERE))
+    names = {".".join(path.relative_to(HERE).with_suffix("").parts) for path in imported}
+    assert names <= MOVES_NUMBERS_ABOUT
 
 
 def test_the_same_code_elsewhere_has_the_same_fingerprint(tree: Path) -> None:

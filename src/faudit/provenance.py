@@ -16,6 +16,7 @@ NUMERIC = (
     "seeds.py",
     "data",
     "training.py",
+    "recorded.py",
     "networks",
     "rules",
     "measures",
