@@ -95,12 +95,13 @@ def test_latex_has_no_character_that_commands(text: str) -> None:
         *(f"\\{w}{{}}" for w in ("textbackslash", "textasciicircum", "textasciitilde", "textless",
                                  "textgreater", "textbar", "textquotesingle", "textasciigrave",
                                  "textemdash", "textendash", "dots")),
+        *(f"{{{c}}}" for c in "[]*"),
         *(f"$\\{w}$" for w in ("pm", "times", "cdot", "lambda", "Gamma", "varepsilon", "|", "le",
                                "ge")),
         "-{}",
     ):  # fmt: skip
         written = written.replace(command, "")
-    assert not set(written) & set('\\{}$&#%_^~<>|"`')
+    assert not set(written) & set('\\{}[]*$&#%_^~<>|"`')
 
 
 @given(TEXT)

@@ -26,6 +26,10 @@ _LATEX = {
     '"': "''",
     "'": r"\textquotesingle{}",
     "`": r"\textasciigrave{}",
+    # After the end of a row these would be arguments of it.
+    "[": "{[}",
+    "]": "{]}",
+    "*": "{*}",
     "±": r"$\pm$",
     "×": r"$\times$",
     "·": r"$\cdot$",
@@ -92,7 +96,7 @@ def _latex_character(character: str) -> str:
     if character.isascii():
         return character
     base = normalize("NFKD", character).encode("ascii", "ignore").decode()
-    return "".join(_LATEX.get(c, c) for c in base) or f"[U+{ord(character):04X}]"
+    return "".join(_LATEX.get(c, c) for c in base) or f"{{[}}U+{ord(character):04X}{{]}}"
 
 
 def csv(text: object) -> str:

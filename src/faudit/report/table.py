@@ -22,6 +22,7 @@ Row = tuple[Cell, ...]
 NUMBERS = (int, float, Value, Check)
 MISSING = "–"
 LONG = 30
+LATEX_TEXT = r"p{0.28\linewidth}"
 
 
 @dataclass(frozen=True)
@@ -109,10 +110,10 @@ class Table:
 
     def to_latex(self) -> str:
         """A ``table`` environment for a document that uses the package booktabs."""
-        shape = "".join("r" if self.numeric(i) else "l" for i in self._body_columns())
+        shape = "".join(map(self._latex_column, self._body_columns()))
         lines = [
             r"\begin{table}[htbp]",
-            r"\centering",
+            r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
             rf"\caption{{{escape.latex(self._caption())}}}",
             rf"\begin{{tabular}}{{@{{}}{shape}@{{}}}}",
             r"\toprule",
@@ -195,6 +196,11 @@ class Table:
         for heading, rows in self._groups():
             for position, row in enumerate(rows):
                 yield "" if position else heading, row
+
+    def _latex_column(self, index: int) -> str:
+        if self.numeric(index):
+            return "r"
+        return LATEX_TEXT if "long" in self._classes(index) else "l"
 
     def _latex_body(self) -> Iterator[str]:
         for position, (heading, rows) in enumerate(self._groups()):
