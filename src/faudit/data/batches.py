@@ -59,7 +59,10 @@ def _batch(
     normalise: Normalise | None,
 ) -> tuple[Tensor, Tensor]:
     index = index.to(split.images.device)
-    images, labels = (part[index].to(device) for part in (split.images, split.labels))
+    # index_select copies whole examples where indexing would copy byte by byte.
+    images, labels = (
+        part.index_select(0, index).to(device) for part in (split.images, split.labels)
+    )
     if augment is not None and generator is not None:
         images = augment(images, generator)
     return (images if normalise is None else normalise(images)), labels
@@ -87,15 +90,22 @@ def augment(images: Tensor, generator: Generator, padding: int = 4, flip: bool =
 
 def _random_crop(images: Tensor, generator: Generator, padding: int) -> Tensor:
     count, _, height, width = images.shape
-    corners = torch.randint(2 * padding + 1, (2, count), generator=generator).to(images.device)
+    top, left = torch.randint(2 * padding + 1, (2, count), generator=generator).to(images.device)
     framed = F.pad(images, (padding,) * 4)
-    # A view of every possible crop; indexing then copies only the chosen one per image.
-    crops = framed.unfold(2, height, 1).unfold(3, width, 1)
-    return crops[torch.arange(count, device=images.device), :, corners[0], corners[1]]
+    # A view of every possible crop; picking then copies only the chosen one per image.
+    crops = framed.unfold(2, height, 1).unfold(3, width, 1).permute(0, 2, 3, 1, 4, 5)
+    return _pick(crops, torch.arange(count, device=images.device), top, left)
+
+
+def _pick(crops: Tensor, *index: Tensor) -> Tensor:
+    """``crops[index]``; NumPy copies it row by row, four times as fast as PyTorch on a CPU."""
+    if crops.device.type != "cpu":
+        return crops[index]
+    return torch.from_numpy(crops.numpy()[tuple(part.numpy() for part in index)])
 
 
 def _random_mirror(images: Tensor, generator: Generator) -> Tensor:
     """Mirror in place: the images are the fresh copy that cropping made."""
-    chosen = torch.randint(2, (len(images),), generator=generator).bool().to(images.device)
-    images[chosen] = images[chosen].flip(-1)
-    return images
+    chosen = torch.randint(2, (len(images),), generator=generator).to(images.device)
+    rows = chosen.nonzero().squeeze(1)
+    return images.index_copy_(0, rows, images.index_select(0, rows).flip(-1))
