@@ -18,11 +18,11 @@ from faudit.errors import DataError, FauditError, NetworkError, RuleError
 from faudit.measures.evidence import Evidence
 from faudit.measures.measure import measure
 from faudit.networks.scene import cross_entropy
-from faudit.networks.view import Network
+from faudit.networks.view import Network, StagedNetwork
 from faudit.networks.zoo import ResMLP, StudentNet
 from faudit.protocol.diagnosis import diagnose
 from faudit.protocol.flags import FACTS
-from faudit.rules import RULES
+from faudit.rules import RULES, make_rule
 from tests import reference, toys
 from tests.measures.problems import (
     PROBLEMS,
@@ -619,7 +619,8 @@ BAD_INPUT: dict[str, tuple[Any, Any, str]] = {
     "no targets": (X, None, r"has no targets; give measure\(network, x, y\)"),
     "no pairs": ([X, X], None, r"every batch must be a pair \(x, y\), not a float64 tensor"),
     "uneven lists": ([X, X], [Y], "as many batches of targets"),
-    "arrays": (X.numpy(), Y, "inputs must be a tensor or a mapping with tensors, not ndarray"),
+    "an array": (X.numpy(), Y, r"inputs are an array of shape \(4, 4\); give torch.as_tensor"),
+    "arrays": (X.numpy(), Y.numpy(), "inputs are an array of shape"),
     "list of samples": (list(X), Y, "inputs must be a tensor or a mapping with tensors, not list"),
     "no tensor": ({"x": 3}, Y, "inputs must be a tensor or a mapping with tensors, not dict"),
     "nothing": (None, None, "NoneType has no targets"),
@@ -632,6 +633,42 @@ def test_bad_input_is_refused(name):
     x, y, message = BAD_INPUT[name]
     with pytest.raises(DataError, match=message):
         measure(toys.built(toys.Plain), x, y)
+
+
+WRONG_INPUT = {
+    "width": (torch.zeros(4, 5, dtype=torch.float64), "float64 tensor of shape .4, 5.: Runtime"),
+    "dtype": (X.float(), "the forward of .* fails on a float32 tensor of shape .4, 4.: Runtime"),
+    "whole numbers": (X.long(), "fails on a int64 tensor"),
+    "another name": ({"picture": X}, "fails on picture a float64 .* TypeError: .*'picture'"),
+}
+
+
+@pytest.mark.parametrize("make", [toys.Plain, lambda: ResMLP(4, 4, 1, 3)])
+@pytest.mark.parametrize("name", WRONG_INPUT)
+def test_an_input_that_the_network_cannot_take_is_refused(name, make):
+    x, message = WRONG_INPUT[name]
+    network = Network.of(toys.built(make))
+    if isinstance(x, dict) and isinstance(network, StagedNetwork):
+        message = "fails on picture"
+    with pytest.raises(NetworkError, match=message) as refused:
+        measure(network, x, Y)
+    assert refused.value.__cause__ is not None
+
+
+OTHERS = {
+    "wider": ((4, 6, 2, 3), "made for states of widths .6, 6, 6. and 3 classes; this network has"),
+    "deeper": ((4, 4, 3, 3), "widths .4, 4, 4, 4. and 3 classes"),
+    "more classes": ((4, 4, 2, 5), "and 5 classes; this network has .4, 4, 4. and 3"),
+}
+
+
+@pytest.mark.parametrize("rule", ["fa", "dfa", "drtp", "kp", "cb", "ep"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_rule_made_for_another_network_is_refused(name, rule):
+    sizes, message = OTHERS[name]
+    made = make_rule(rule, Network.of(ResMLP(*sizes)).layout(X.float())).double()
+    with pytest.raises(RuleError, match=message):
+        measure(ResMLP(4, 4, 2, 3).double(), X, Y, made)
 
 
 @given(st.integers(-(2**31), 2**31), st.integers(0, 3))

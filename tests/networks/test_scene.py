@@ -331,9 +331,30 @@ def test_labels_may_be_probabilities():
 
 @pytest.mark.parametrize("shape", [(5, 1), (4,), (5, 3)])
 def test_labels_that_do_not_fit_the_logits_are_refused(shape):
-    message = r"logits of shape \(5, 3\) need labels of shape \(5,\), not \("
+    message = r"logits of shape \(5, 3\) need targets of shape \(5,\), not \("
     with pytest.raises(DataError, match=message):
         cross_entropy(torch.zeros(5, 3), torch.zeros(shape, dtype=torch.long))
+
+
+@pytest.mark.parametrize("label", [-100, -1, 3])
+def test_labels_out_of_range_are_refused_not_ignored(label):
+    labels = torch.tensor([0, label])
+    with pytest.raises(DataError, match="the network has 3 classes: 0 to 2"):
+        cross_entropy(torch.zeros(2, 3), labels)
+    with pytest.raises(DataError, match="the network has 3 classes: 0 to 2"):
+        cross_entropy(torch.zeros(1, 2, 3), labels[None])
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32])
+def test_labels_may_be_whole_numbers_of_any_size(dtype):
+    logits, labels = torch.randn(4, 3), torch.tensor([0, 1, 2, 1])
+    assert torch.equal(cross_entropy(logits, labels.to(dtype)), cross_entropy(logits, labels))
+
+
+def test_token_labels_may_be_probabilities():
+    logits, labels = torch.randn(2, 4, 3), torch.tensor([[0, 1, 2, 1], [2, 2, 0, 1]])
+    soft = F.one_hot(labels, 3).float()
+    torch.testing.assert_close(cross_entropy(logits, soft), cross_entropy(logits, labels))
 
 
 def test_grading_gives_the_callers_mode_back():

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from faudit.errors import NetworkError
+from faudit.networks.anew import redrawn
 from faudit.networks.view import Network, StagedNetwork
 from faudit.networks.zoo import (
     NETWORKS,
@@ -176,6 +177,20 @@ def test_seeds_matter_and_repeat(name):
     first, again, other = (small(name, seed).state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(first[key], again[key]) for key in first)
     assert any(not torch.equal(first[key], other[key]) for key in first)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_network_drawn_anew_starts_as_new_ones_do(name):
+    larger = {} if name == "smallresnet" else {"width": 64}
+    made = small(name, 1, **larger)
+    again = redrawn(made, 2)
+    for (key, one), other in zip(
+        made.state_dict().items(), again.state_dict().values(), strict=True
+    ):
+        spread = float(one.std()) if one.numel() > 1 else 0.0
+        assert float(other.std()) == pytest.approx(spread, rel=0.25, abs=0.02), key
+        assert torch.equal(one, other) == (spread == 0), key
+    assert float(again.blocks[0].w2.weight.std()) < 0.011 if name == "resmlp" else True
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faudit.errors import FauditError
+from faudit.measures.evidence import Evidence
 from faudit.protocol import Calibration, Case, Thresholds, calibrate
 
 HEALTHY = [
@@ -80,6 +81,35 @@ def test_proposals_become_thresholds_that_sort_the_runs() -> None:
         assert limits.idles(case.margin)
     assert Calibration.from_json(found.to_json()) == found
     assert str(found).count("\n") == 2
+
+
+def test_a_table_may_hold_mappings_and_evidence() -> None:
+    rows = [{"growth": 1.3, "reference_norm": 4e-4}, {"growth": 11, "reference_norm": 1e-4}]
+    measured = [
+        Evidence(layers=1, samples=8, growth=(2e3,), reference_norm=(1.0, 128 * 5e-10)),
+        Evidence(layers=1, samples=8, growth=(694.0,), reference_norm=(1.0, 128 * 4.2e-9)),
+    ]
+    found, by_hand = calibrate(rows, measured), calibrate(HEALTHY, FAILING)
+    for code in ("D1", "D2"):
+        assert found.proposal(code).threshold == pytest.approx(by_hand.proposal(code).threshold)
+    assert not found.proposal("D3").separable
+
+
+@pytest.mark.parametrize(
+    ("healthy", "failing", "message"),
+    [
+        (["BP"], [], "healthy 0 is of type str; a run is a Case"),
+        (HEALTHY, [None], "failing 0 is of type NoneType"),
+        (None, FAILING, "healthy is of type NoneType; give a list of runs"),
+        (HEALTHY, FAILING[0], "failing is of type Case; give a list"),
+        (HEALTHY, {"growth": 3}, "failing is of type dict; give a list"),
+        (HEALTHY, [{"grwth": 3}], "unknown field 'grwth'; did you mean 'growth'"),
+        (HEALTHY, [{"growth": "much"}], "growth: "),
+    ],
+)
+def test_what_is_no_table_of_runs_is_refused(healthy, failing, message) -> None:
+    with pytest.raises(FauditError, match=message):
+        calibrate(healthy, failing)
 
 
 def test_zeros_and_infinities_are_refused_as_evidence_for_a_threshold() -> None:

@@ -238,6 +238,12 @@ def test_three_seeds_are_shown_and_not_resampled() -> None:
         ({"correct": [0.2, 0.5]}, "labels first"),
         ({"seeds": {1: (30.0, 0.2)}}, "accuracy of seed 1"),
         ({"seeds": {1: (0.3,)}}, "seed 1: give"),
+        ({"seeds": {1: 0.3}}, "seed 1: give"),
+        ({"seeds": [(0.3, 0.2)]}, "seeds is of type list; give {seed:"),
+        ({"accuracy": "0.3"[:0]}, "accuracy is ''; give a fraction"),
+        ({"accuracy": "high"}, "accuracy is 'high'; give a fraction"),
+        ({"accuracy": [0.3]}, "give a fraction"),
+        ({"thresholds": {"growth": 50}}, "thresholds is of type dict; give Thresholds"),
         ({"accuracy": 0.3, "frozen_accuracy": 0.3, "test_samples": 0}, "test_samples is 0"),
     ],
 )
@@ -246,6 +252,12 @@ def test_impossible_inputs_are_refused_with_what_would_fix_them(
 ) -> None:
     with pytest.raises(FauditError, match=message):
         diagnose(HEALTHY, **given_values)
+
+
+@pytest.mark.parametrize("evidence", [None, {}, HEALTHY.to_dict(), 0.3])
+def test_only_evidence_is_judged(evidence: object) -> None:
+    with pytest.raises(FauditError, match=r"evidence is of type .*; measure\(\) makes it"):
+        diagnose(evidence, accuracy=0.3)  # type: ignore[arg-type]
 
 
 def test_thresholds_follow_the_dtype_unless_given() -> None:

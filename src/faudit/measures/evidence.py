@@ -382,8 +382,12 @@ def fraction(value: float, name: str) -> float:
     ...
     faudit.errors.FauditError: accuracy is 30.6; give a fraction between 0 and 1: use 0.306
     """
+    try:
+        value = float(value)
+    except (TypeError, ValueError) as error:
+        raise FauditError(f"{name} is {value!r:.60}; give a fraction between 0 and 1") from error
     if 0 <= value <= 1:
-        return float(value)
+        return value
     hint = f": use {value / 100:g}" if 1 < value <= 100 else ""
     raise FauditError(f"{name} is {value:g}; give a fraction between 0 and 1{hint}")
 

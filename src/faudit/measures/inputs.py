@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from faudit.errors import DataError, FauditError, RuleError
-from faudit.networks.scene import Loss, cross_entropy
+from faudit.networks.scene import Loss, check_labels, cross_entropy
 from faudit.networks.values import kind, map_tensors
+from faudit.networks.view import Layout
 
 Batch = tuple[Any, Tensor]
 
@@ -21,6 +23,8 @@ def batches_of(x: Any, y: Any = None) -> Iterator[Batch]:
     >>> len(list(batches_of([(torch.zeros(2), torch.zeros(2))] * 3)))
     3
     """
+    if isinstance(x, np.ndarray):
+        raise DataError(f"inputs are an array of shape {x.shape}; give torch.as_tensor(inputs)")
     if y is None:
         yield from map(_pair, _iterable(x))
     elif isinstance(x, (Tensor, Mapping)):
@@ -89,7 +93,7 @@ def checked_loss(loss: Loss) -> Loss:
 
     def checked(logits: Tensor, targets: Tensor) -> Tensor:
         if loss is cross_entropy:
-            _check_classes(logits, targets)
+            check_labels(logits, targets)
         values = loss(logits, targets)
         if not isinstance(values, Tensor) or values.shape != targets.shape[:1]:
             raise FauditError(
@@ -112,26 +116,6 @@ def _check_alone(loss: Loss, logits: Tensor, targets: Tensor, values: Tensor) ->
             f"the loss of a sample depends on the others: {values[0].item():.4g} in its batch,"
             f" {alone.item():.4g} alone; outputs {tuple(logits.shape)} and targets"
             f" {tuple(targets.shape)} may have been broadcast"
-        )
-
-
-def _check_classes(logits: Tensor, targets: Tensor) -> None:
-    if targets.is_floating_point() and targets.shape == logits.shape:
-        return  # one probability per class
-    if targets.is_floating_point() or targets.dtype == torch.bool:
-        raise DataError(
-            f"cross-entropy needs class indices, not {kind(targets)}; for other targets give loss="
-        )
-    if logits.shape[:-1] != targets.shape:
-        raise DataError(
-            f"logits of shape {tuple(logits.shape)} need targets of shape"
-            f" {tuple(logits.shape[:-1])}, not {tuple(targets.shape)}"
-        )
-    low, high = int(targets.min()), int(targets.max())
-    if low < 0 or high >= logits.shape[-1]:
-        raise DataError(
-            f"targets run from {low} to {high}, but the network has {logits.shape[-1]} classes:"
-            f" 0 to {logits.shape[-1] - 1}"
         )
 
 
@@ -159,8 +143,21 @@ def checked_credits(told: Any, states: Sequence[Tensor]) -> list[Tensor]:
     return [a.detach() for a in credits]
 
 
-def check_dtype(rule: Any, tensors: Sequence[Tensor]) -> None:
-    """Refuse a rule whose matrices could not be multiplied with any of the network's tensors."""
+def check_rule(rule: Any, states: Sequence[Tensor], logits: Tensor) -> None:
+    """Refuse a rule that was made for another network, or in another dtype."""
+    if isinstance(made_for := getattr(rule, "layout", None), Layout):
+        here = Layout(tuple(tuple(h.shape[1:]) for h in states), (), logits.shape[-1])
+        if (made_for.features, made_for.classes) != (here.features, here.classes):
+            raise RuleError(
+                f"the rule was made for states of widths {made_for.features} and"
+                f" {made_for.classes} classes; this network has {here.features} and"
+                f" {here.classes}: make it from network.layout(x)"
+            )
+    _check_dtype(rule, (states[-1], logits))
+
+
+def _check_dtype(rule: Any, tensors: Sequence[Tensor]) -> None:
+    """Refuse matrices that could not be multiplied with any of the network's tensors."""
     weights = rule.parameters() if isinstance(rule, nn.Module) else ()
     known = {t.dtype for t in tensors}
     other = next((w.dtype for w in weights if w.dtype not in known), None)

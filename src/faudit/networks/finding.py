@@ -56,6 +56,8 @@ def _default(model: nn.Module) -> Named:
 def _named(model: nn.Module, blocks: str | Iterable[str]) -> Named:
     if isinstance(blocks, str):
         return sequence_at(model, blocks) or [_one(model, blocks)]
+    if not isinstance(blocks, Iterable):
+        raise NetworkError(f"blocks is {blocks!r:.60}; give a dotted name, or one for every block")
     found = [_one(model, str(name)) for name in blocks]
     if not found:
         raise NetworkError("no block was named; give blocks=['layer1', 'layer2', ...]")

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from faudit.errors import DataError, NetworkError, RuleError
-from faudit.networks.values import map_tensors
+from faudit.networks.values import kind, map_tensors
 from faudit.networks.view import Network, Pass
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -33,15 +33,46 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     >>> cross_entropy(torch.zeros(2, 4), torch.tensor([0, 3]))
     tensor([1.3863, 1.3863])
     """
-    if not targets.is_floating_point() and targets.shape != logits.shape[:-1]:
-        raise DataError(
-            f"logits of shape {tuple(logits.shape)} need labels of shape"
-            f" {tuple(logits.shape[:-1])}, not {tuple(targets.shape)}"
-        )
+    check_labels(logits, targets, everywhere=False)
+    if not targets.is_floating_point():
+        targets = targets.long()
     if logits.ndim == 2:
         return F.cross_entropy(logits, targets, reduction="none")
-    tokens = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
+    each = targets.flatten(0, -2 if targets.is_floating_point() else -1)
+    tokens = F.cross_entropy(logits.flatten(0, -2), each, reduction="none")
     return tokens.view(len(targets), -1).mean(1)
+
+
+def check_labels(logits: Tensor, targets: Tensor, *, everywhere: bool = True) -> None:
+    """Refuse targets that cross-entropy would broadcast, ignore or crash on.
+
+    Reading a range off a GPU holds it up; a training step leaves that to the data
+    (``everywhere=False``).
+
+    >>> check_labels(torch.zeros(2, 4), torch.tensor([0, 4]))
+    Traceback (most recent call last):
+    ...
+    faudit.errors.DataError: targets run from 0 to 4, but the network has 4 classes: 0 to 3
+    """
+    if targets.is_floating_point() and targets.shape == logits.shape:
+        return  # one probability per class
+    if targets.is_floating_point() or targets.dtype == torch.bool:
+        raise DataError(
+            f"cross-entropy needs class indices, not {kind(targets)}; for other targets give loss="
+        )
+    if logits.shape[:-1] != targets.shape:
+        raise DataError(
+            f"logits of shape {tuple(logits.shape)} need targets of shape"
+            f" {tuple(logits.shape[:-1])}, not {tuple(targets.shape)}"
+        )
+    if not targets.numel() or not (everywhere or targets.device.type == "cpu"):
+        return
+    low, high = int(targets.min()), int(targets.max())
+    if low < 0 or high >= logits.shape[-1]:
+        raise DataError(
+            f"targets run from {low} to {high}, but the network has {logits.shape[-1]} classes:"
+            f" 0 to {logits.shape[-1] - 1}"
+        )
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from inspect import signature
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from faudit.errors import NetworkError
@@ -20,9 +22,33 @@ def call(module: nn.Module, x: Any, **options: Any) -> Any:
     >>> call(nn.Identity(), {"input": torch.ones(1)})
     tensor([1.])
     """
-    if isinstance(x, Mapping):
-        return module(**x, **options)
-    return module(x, **options)
+    with taking(module, x):
+        if isinstance(x, Mapping):
+            return module(**x, **options)
+        return module(x, **options)
+
+
+FORWARD_ERRORS = (
+    RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError,
+)  # fmt: skip
+"""What layers and forwards raise on an input that is not theirs."""
+
+
+@contextmanager
+def taking(module: nn.Module, x: Any) -> Iterator[None]:
+    """Say which input a module was given when its forward fails on it, and how it failed."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except FORWARD_ERRORS as error:
+        parts = x.items() if isinstance(x, Mapping) else [("", x)]
+        given = ", ".join(f"{name} {kind(part)}".strip() for name, part in parts)
+        why = " ".join(str(error).split())
+        raise NetworkError(
+            f"the forward of {type(module).__name__} fails on {given}:"
+            f" {type(error).__name__}: {why:.300}"
+        ) from error
 
 
 def map_tensors(x: Any, change: Change) -> Any:

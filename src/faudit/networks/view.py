@@ -27,6 +27,7 @@ from faudit.networks.values import (
     map_tensors,
     replace_input,
     replace_output,
+    taking,
 )
 
 Boundary = Callable[[int, Tensor], Tensor]
@@ -250,7 +251,9 @@ class StagedNetwork(Network):
         self._stages = stages
 
     def run(self, x: Any, at: Boundary) -> Tensor:
-        h = at(0, as_state(self._stages.embed(x), "the embedding"))
+        with taking(self.module, x):
+            h = self._stages.embed(x)
+        h = at(0, as_state(h, "the embedding"))
         for index in range(self.depth):
             h = at(index + 1, self._through(index, h))
         return self._readout(h)

@@ -26,7 +26,12 @@ class MLPBlock(Residual):
         self.ln = nn.LayerNorm(width) if norm else nn.Identity()
         self.w1 = nn.Linear(width, width)
         self.w2 = nn.Linear(width, width)
-        nn.init.normal_(self.w2.weight, std=last_std)
+        self.last_std = last_std
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw W2 once its layer has drawn its own; a baseline must start where the network did."""
+        nn.init.normal_(self.w2.weight, std=self.last_std)
         nn.init.zeros_(self.w2.bias)
 
     def split(self, h: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,6 +139,11 @@ class ViTMini(Staged):
         self.blocks = nn.ModuleList(AttentionBlock(width, heads, expansion) for _ in range(depth))
         self.out_ln = nn.LayerNorm(width)
         self.out_head = nn.Linear(width, classes)
+
+    def reset_parameters(self) -> None:
+        """Draw the class token and the positions anew."""
+        for parameter in (self.cls, self.positions):
+            nn.init.normal_(parameter, std=0.02)
 
     def embed(self, x: Tensor) -> Tensor:
         patches = self.patch_embed(x).flatten(2).transpose(1, 2)

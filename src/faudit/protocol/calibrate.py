@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isnan, nan, sqrt
+from typing import Any
 
 from faudit.errors import FauditError
-from faudit.measures.evidence import Record
+from faudit.measures.evidence import Evidence, Record
 from faudit.protocol.ablation import DETECTORS, Case, Detector, gap_factor
 from faudit.protocol.findings import Thresholds
 
@@ -61,21 +62,47 @@ class Calibration(Record):
         return "\n".join(map(str, self.proposals))
 
 
-def calibrate(healthy: Iterable[Case], failing: Iterable[Case]) -> Calibration:
+Run = Case | Evidence | Mapping[str, Any]
+
+
+def calibrate(healthy: Iterable[Run], failing: Iterable[Run]) -> Calibration:
     """Propose D1, D2 and D3 thresholds half-way between healthy and failing runs.
 
-    Half-way is geometric for D1 and D2, whose values span decades, and arithmetic for D3. Where
-    the two kinds overlap no threshold separates them, and none is proposed.
+    A run is a ``Case``, a mapping with a case's fields (a row of a table), or ``Evidence``, which
+    knows nothing of frozen blocks and so counts for D1 and D2 only. Half-way is geometric for D1
+    and D2, whose values span decades, and arithmetic for D3. Where the two kinds overlap no
+    threshold separates them, and none is proposed.
 
     >>> good = [Case(name="BP", growth=1.3), Case(name="EP", growth=11)]
     >>> bad = [Case(name="DFA", growth=2000), Case(name="CB", growth=694)]
     >>> print(calibrate(good, bad).proposal("D1"))
     D1: 87.4 (30 to 148): a factor 63.1 between 11 (healthy) and 694 (failing)
     """
-    cases = [c.replace(failing=False) for c in healthy] + [c.replace(failing=True) for c in failing]
+    cases = [*_cases("healthy", healthy), *_cases("failing", failing)]
     if not cases:
         raise FauditError("there are no runs to calibrate on; give healthy and failing cases")
     return Calibration(proposals=tuple(_propose(d, cases) for d in DETECTORS.values()))
+
+
+def _cases(label: str, runs: Iterable[Run]) -> list[Case]:
+    if isinstance(runs, str | Mapping | Record) or not isinstance(runs, Iterable):
+        raise FauditError(f"{label} is of type {type(runs).__name__}; give a list of runs")
+    return [
+        _case(f"{label} {i}", run).replace(failing=label == "failing") for i, run in enumerate(runs)
+    ]
+
+
+def _case(name: str, run: Run) -> Case:
+    if isinstance(run, Case):
+        return run
+    if isinstance(run, Evidence):
+        return Case.from_evidence(name, run)
+    if isinstance(run, Mapping):
+        return Case.from_dict({"name": name, **run})
+    raise FauditError(
+        f"{name} is of type {type(run).__name__}; a run is a Case, a mapping with a case's fields,"
+        " or Evidence"
+    )
 
 
 def _propose(detector: Detector, cases: Sequence[Case]) -> Proposal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal, Self
@@ -186,7 +186,9 @@ def diagnose(
     >>> str(diagnose(evidence, accuracy=0.088, frozen_accuracy=0.178))
     'FAIL(D1+D2+D3)'
     """
+    _expect("evidence", evidence, Evidence, "measure() makes it")
     thresholds = thresholds or Thresholds.for_evidence(evidence)
+    _expect("thresholds", thresholds, Thresholds, "give Thresholds(growth=50, ...)")
     tests = _tests(
         evidence, accuracy, frozen_accuracy, correct, frozen_correct, test_samples, seeds
     )
@@ -264,9 +266,15 @@ def _findings(evidence: Evidence, tests: _Tests, thresholds: Thresholds) -> tupl
     )
 
 
+def _expect(name: str, value: Any, wanted: type, hint: str) -> None:
+    if not isinstance(value, wanted):
+        raise FauditError(f"{name} is of type {type(value).__name__}; {hint}")
+
+
 def _checked(seeds: Seeds) -> Seeds:
+    _expect("seeds", seeds, Mapping, "give {seed: (accuracy, frozen accuracy), ...}")
     for seed, pair in seeds.items():
-        if len(pair) != 2:
+        if not isinstance(pair, Sequence) or len(pair) != 2:
             raise FauditError(f"seed {seed}: give (accuracy, frozen accuracy), not {pair!r}")
         fraction(pair[0], f"accuracy of seed {seed}")
         fraction(pair[1], f"frozen accuracy of seed {seed}")

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from faudit.errors import DataError, FauditError
+from faudit.errors import DataError, FauditError, RuleError, unknown
 from faudit.measures.evidence import Evidence
+from faudit.measures.inputs import batches_of, copied
 from faudit.measures.measure import measure
+from faudit.measures.safety import untouched
 from faudit.networks.anew import redrawn
-from faudit.networks.scene import Loss, cross_entropy
+from faudit.networks.scene import Loss, check_labels, cross_entropy
 from faudit.networks.view import Network
 from faudit.protocol import Thresholds, Verdict, diagnose
 from faudit.recipe import Training
-from faudit.rules import CreditRule, make_rule
+from faudit.rules import RULES, CreditRule, make_rule
 from faudit.seeds import derive
 from faudit.training import Learner, Score, evaluate, train
 
@@ -88,8 +91,12 @@ def audit(
     False
     """
     network = Network.of(model, blocks)
-    _check(train)
-    _check(test)
+    _check_options(measuring, measure)
+    if not isinstance(training, Training):
+        raise FauditError(f"training is of type {type(training).__name__}; give Training(...)")
+    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+        raise FauditError(f"samples is {samples!r}; give a whole number from 1")
+    train, test = (_checked(network, part, loss) for part in (train, test))
     teacher = rule if isinstance(rule, CreditRule) else _named_rule(rule, network, train, seed)
     frozen = frozen_score(network, teacher, train, test, fresh, training, loss, seed)
     trained = evaluate(network, _in_order(test), loss)
@@ -123,7 +130,9 @@ def frozen_score(
     seed: int,
 ) -> Score:
     """How the same architecture does when its blocks stay at their random initialisation."""
-    module = fresh() if fresh else redrawn(network.module, derive(seed, 3))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, 3))
+        module = fresh() if fresh else redrawn(network.module, derive(seed, 3))
     other = Network.of(module, network.names)
     if {id(p) for p in module.parameters()} & {id(p) for p in network.module.parameters()}:
         raise FauditError("fresh() returned the trained model; it must build a new, untrained one")
@@ -167,6 +176,11 @@ class FAProtocol:
     ) -> None:
         if train is not None and (accuracy is not None or frozen_accuracy is not None):
             raise FauditError("give accuracies, or train= data to obtain them, not both")
+        if train is None and test is not None:
+            raise FauditError("test= scores what train= data trained; give both or neither")
+        if isinstance(rule, str) and rule not in RULES:
+            raise RuleError(unknown("rule", rule, RULES))
+        _check_options(options, measure, *([] if train is None else [audit]))
         self.network = Network.of(model, blocks)
         self.samples, self.train, self.test = (x_eval, y_eval), train, test
         self.accuracy, self.frozen_accuracy = accuracy, frozen_accuracy
@@ -214,16 +228,28 @@ def _named_rule(name: str, network: Network, train_on: Samples, seed: int) -> Cr
     return rule if weight is None else rule.to(weight.device, weight.dtype)
 
 
-def _check(samples: Samples) -> None:
+def _check_options(options: Mapping[str, Any], *taken_by: Callable[..., Any]) -> None:
+    """Refuse a misspelt option here, before anything has been trained."""
+    parameters = [p for function in taken_by for p in signature(function).parameters.values()]
+    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    for option in options:
+        if option not in known:
+            raise FauditError(unknown("option", option, dict.fromkeys(known)))
+
+
+def _checked(network: Network, samples: Samples, loss: Loss) -> Samples:
+    """The samples with class indices as int64, if the network takes them and the loss its labels.
+
+    The whole of y is looked at here, once: where it lies on a GPU no step can afford to.
+    """
     if not isinstance(samples, tuple) or len(samples) != 2 or not isinstance(samples[1], Tensor):
         raise DataError("give train=(X, y) and test=(X, y), with y a tensor")
-    lengths = {len(part) for part in _parts(samples[0])} | {len(samples[1])}
-    if len(lengths) != 1 or 0 in lengths:
-        raise DataError(f"X and y must have the same number of samples, at least 1: {lengths}")
-
-
-def _parts(x: Any) -> list[Tensor]:
-    return list(x.values()) if isinstance(x, Mapping) else [x]
+    x, y = next(batches_of(*samples))
+    with torch.no_grad(), untouched(network.module, seed=0):
+        logits = network.trace(copied(_take(x, slice(1)))).logits
+    if loss is cross_entropy:
+        check_labels(logits.expand(len(y), *logits.shape[1:]), y)
+    return x, y
 
 
 def _take(x: Any, rows: Any) -> Any:
