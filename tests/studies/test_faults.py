@@ -26,7 +26,7 @@ from faudit.studies.engines import Inline, Stopped
 from faudit.studies.progress import Silent
 from faudit.studies.store import Store, StoreError
 from faudit.studies.study import train
-from tests.studies.tools import ended, forked, table, tiny
+from tests.studies.tools import content, ended, forked, table, tiny
 
 STUDY = [tiny("training.epochs=6", f"rule.name={rule}") for rule in ("dfa", "kp", "sb")]
 SHORT = tiny("training.epochs=2", "network.options.depth=1")
@@ -56,24 +56,30 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[st
 def test_thirty_kills_at_random_moments(
     tmp_path: Path, uninterrupted: dict[str, dict[str, bytes]]
 ) -> None:
-    moments = random.Random(1)
-    killed = 0
+    moments, span = random.Random(1), duration(tmp_path / "timed")
+    store = Store.open(tmp_path / "store")
+    killed, resumed = 0, 0
     while killed < 30:
-        child = forked(lambda: make(STUDY, tmp_path))
-        time.sleep(moments.uniform(0.02, 0.25))
+        child = forked(lambda: make(STUDY, store.path))
+        time.sleep(moments.uniform(0, span))
         os.kill(child, signal.SIGKILL)
-        if ended(child) == 0:
-            break  # it got through between two kills
-        killed += 1
-        # The first runs are done at some time: take them away, so that there is always a victim.
-        done = list((tmp_path / "runs").iterdir()) if (tmp_path / "runs").exists() else []
-        for run in done if len(done) == len(STUDY) else []:
-            assert run.name in uninterrupted
-            Store(tmp_path).supersede(run.name)
-    assert killed == 30
-    make(STUDY, tmp_path)
-    assert table(tmp_path) == uninterrupted
-    assert list((tmp_path / "work").iterdir()) == []
+        killed += ended(child) == -signal.SIGKILL
+        # Runs that are done are taken away, so that there is always a victim.
+        for entry in list(store):
+            assert content(entry.folder) == uninterrupted[entry.digest]
+            resumed += entry.bundle().manifest.timing["resumed"] > 0
+            store.supersede(entry.digest)
+    make(STUDY, store.path)
+    assert table(store.path) == uninterrupted
+    assert resumed > 0
+    assert list((store.path / "work").iterdir()) == []
+
+
+def duration(folder: Path) -> float:
+    """How long a study takes that nobody kills."""
+    began = time.monotonic()
+    assert ended(forked(lambda: make(STUDY, folder))) == 0
+    return time.monotonic() - began
 
 
 EVENTS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree"}
