@@ -101,19 +101,19 @@ def _pair(setting: Setting) -> Plate:
 
 
 def _across(dossier: Dossier) -> Iterator[Plate]:
-    order = {f"{group.label} {code}": None
-             for code, _ in tables.CHECKS for group in dossier.methods}  # fmt: skip
-    grid = {}
-    for setting in dossier.settings:
-        own = {
+    methods = dict.fromkeys(group.label for group in dossier.methods)
+    order = [f"{label} {code}" for code, _ in tables.CHECKS for label in methods]
+    grid = {
+        setting.label: {
             f"{group.label} {code}": _any_flag(group.check(code, style).flagged)
-            for group in setting.methods
             for code, style in tables.CHECKS
+            for group in setting.methods
         }
-        if own:
-            grid[setting.label] = {name: own[name] for name in order if name in own}
+        for setting in dossier.settings
+        if setting.methods
+    }
     if len(grid) > 1:
-        yield figures.cross_architecture(grid)
+        yield figures.cross_architecture(grid, order)
 
 
 def _any_flag(flagged: tuple[bool | None, ...]) -> bool | None:

@@ -714,20 +714,20 @@ Grid = Mapping[str, Mapping[str, bool | None]]
 """Per row and column: True flagged, False fine, None not evaluated."""
 
 
-def cross_architecture(grid: Grid) -> Plate:
+def cross_architecture(grid: Grid, columns: Sequence[str] = ()) -> Plate:
     """Which check flags where; the paper, Table 2, and the second draft, Figure 4.
 
     >>> cross_architecture({"ViT-Mini": {"DFA D1": True, "DFA D2": None}}).panels[0].words
     'ViT-Mini: DFA D1 flagged, DFA D2 not evaluated'
     """
-    columns = list(dict.fromkeys(name for row in grid.values() for name in row))
+    shown = list(dict.fromkeys([*columns, *(name for row in grid.values() for name in row)]))
     return Plate(
         "cross-architecture",
         "Which check flags where",
         "A cross where any seed flags, a tick where none does, a dot where the check was not"
         " evaluated. Growth may flag on every architecture; the reference collapses only where"
         " something, such as a terminal normalisation, turns growth into a vanishing gradient.",
-        (_matrix(grid, columns, {True: "flagged", False: "ok", None: "not evaluated"}),),
+        (_matrix(grid, shown, {True: "flagged", False: "ok", None: "not evaluated"}),),
     )
 
 

@@ -229,7 +229,7 @@ class Table:
         for heading, rows in self._groups():
             top = (
                 f'<tr class="group"><th scope="rowgroup" colspan="{span}">'
-                f"{escape.html(heading)}</th></tr>"
+                f"<span>{escape.html(heading)}</span></th></tr>"
             )
             body = "".join(self._html_row(row, cards) for row in rows)
             parts.append(f"<tbody>{top if heading else ''}{body}</tbody>")
