@@ -15,10 +15,11 @@ from faudit.networks.zoo import make_network
 from faudit.recipe import Recipe
 from faudit.rules import make_rule
 from faudit.studies import audits
-from faudit.studies.audits import PUBLISHED, SEARCHED, SETTINGS, STUDIES, VARIANTS, Arm
-from faudit.studies.claims import CLAIMS
-from faudit.studies.ledger import needed
+from faudit.studies.audits import PUBLISHED, SETTINGS, STUDIES, Arm
+from faudit.studies.claims import CLAIMS, SEARCH_CLAIMS, find
+from faudit.studies.ledger import SEARCHED_AT, needed
 from faudit.studies.runner import run
+from faudit.studies.variants import BEFORE, CHOSEN, SEARCH, Variant, variant
 
 
 def differences(one: Recipe, other: Recipe) -> set[str]:
@@ -35,36 +36,62 @@ def differences(one: Recipe, other: Recipe) -> set[str]:
     return {key for key in a.keys() | b.keys() if a.get(key) != b.get(key)}
 
 
-def test_the_search_is_spelled_out_the_same_way_by_hand() -> None:
+def test_the_first_stage_is_spelled_out_the_same_way_by_hand() -> None:
     base = Recipe().set("training.epochs=30", "measuring.every=5")
-    changes = {
-        "plain": [],
-        "batch": ["training.normalise=batch"],
-        "sample": ["training.normalise=sample"],
-        "batch-constant": ["training.normalise=batch", "training.local_schedule=constant"],
-        "batch-lr2.5": ["training.normalise=batch", "training.local_lr=2.5"],
-        "plain-lr2.5": ["training.local_lr=2.5"],
-        "batch-idle4": ["training.normalise=batch", "training.idle_steps=4"],
+    scales = {"plain": "none", "batch": "batch", "sample": "sample"}
+    ways = {
+        "": "training.block_steps=1",
+        "-constant": "training.local_schedule=constant",
+        "-lr2.5": "training.local_lr=2.5",
+        "-lr5": "training.local_lr=5.0",
+        "-idle4": "training.idle_steps=4",
+        "-steps2": "training.block_steps=2",
+        "-steps4": "training.block_steps=4",
     }
-    by_hand = []
-    for assignments in changes.values():
-        by_hand += [base.set(f"rule.name={rule}", *assignments) for rule in ("dfa", "fa")]
-        by_hand.append(frozen(base.set("rule.name=dfa", *assignments)))
-    assert [r.digest for r in audits.search()] == [r.digest for r in by_hand]
-    assert list(changes) == list(SEARCHED)
+    by_hand, names = [], []
+    for scale, normalise in scales.items():
+        for way, assignment in ways.items():
+            changed = base.set(f"training.normalise={normalise}", assignment)
+            by_hand += [changed.set(f"rule.name={rule}") for rule in ("dfa", "fa")]
+            by_hand.append(frozen(changed.set("rule.name=dfa")))
+            names.append(scale + way)
+    assert [r.digest for r in audits.search(stages=["local"])] == [r.digest for r in by_hand]
+    assert names == list(SEARCH["local"].candidates)
 
 
-def test_variants_are_candidates_of_the_search() -> None:
-    assert VARIANTS["plain"] == {}
-    assert all(changes in SEARCHED.values() for changes in VARIANTS.values())
+@pytest.mark.parametrize("stage", SEARCH)
+def test_a_stage_makes_all_that_it_is_scored_by(stage: str) -> None:
+    runs = set(audits.search(stages=[stage]))
+    for id in SEARCH_CLAIMS[stage]:
+        for arm in find(id).on(setting=SEARCHED_AT, seeds=(42,)).arms:
+            for candidate in SEARCH[stage].candidates:
+                assert runs.issuperset(arm.recipes(f"{stage}/{candidate}")), (id, candidate)
+
+
+@pytest.mark.parametrize("stage", SEARCH)
+def test_candidates_differ_and_build_on_what_was_chosen_before(stage: str) -> None:
+    assert CHOSEN[stage] in SEARCH[stage].candidates
+    found = {name: variant(f"{stage}/{name}") for name in SEARCH[stage].candidates}
+    for one in found.values():
+        for earlier in BEFORE[stage]:
+            chosen = SEARCH[earlier].candidates[CHOSEN[earlier]]
+            own = [name for name in SEARCH[stage].candidates if found[name] == one]
+            assert len(own) == 1
+            assert chosen.training.items() <= {**one.training, **chosen.training}.items()
+    assert variant("plain") == Variant()
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_variants_differ_in_training_alone_and_leave_bp_alone(name: str) -> None:
+def test_variants_differ_in_what_is_open_alone_and_leave_bp_alone(name: str) -> None:
     pairs = list(zip(PUBLISHED[name]("paper"), PUBLISHED[name]("plain"), strict=True))
-    allowed = {f"training.{key}" for key in VARIANTS["paper"]}
+    paper_variant = variant("paper")
     for paper, plain in pairs:
-        assert differences(paper, plain) == (set() if paper.rule.name == "bp" else allowed)
+        options = paper_variant.rules.get(paper.rule.name, {})
+        allowed = {f"training.{key}" for key in paper_variant.training if paper.rule.name != "bp"}
+        allowed |= {f"rule.options.{key}" for key in options} | {"training.penalty_over"}
+        assert differences(paper, plain) <= allowed
+        if paper.rule.name == "bp" and paper.training.penalty == 0:
+            assert paper == plain
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -17,6 +17,7 @@ from faudit.studies.audits import Arm, Setting
 from faudit.studies.claims import CLAIMS, RULES, Claim, Line, accuracy, find, margin, word
 from faudit.studies.engines import Inline
 from faudit.studies.ledger import (
+    FARTHEST,
     NOT_REPRODUCED,
     NOT_RUN,
     REPRODUCED,
@@ -366,7 +367,7 @@ def test_the_drafts_word_comes_from_a_and_b_alone() -> None:
 
 def test_the_search_puts_the_candidate_that_meets_most_first() -> None:
     def make(recipe: Recipe) -> Bundle:
-        good = recipe.training.idle_steps == 4
+        good = (recipe.training.idle_steps, recipe.training.normalise) == (4, "batch")
         if recipe.training.trainable_blocks == 0:
             return bundle(recipe, 0.349)
         return bundle(recipe, 0.372 if good and recipe.rule.name == "fa" else 0.1)
@@ -379,11 +380,12 @@ def test_the_search_puts_the_candidate_that_meets_most_first() -> None:
 
 
 def test_a_candidate_without_all_its_runs_comes_last() -> None:
-    source = {recipe: bundle(recipe, 0.1) for recipe in audits.search()}
-    for recipe in audits.search()[:3]:
+    recipes = audits.search(stages=["local"])
+    source = {recipe: bundle(recipe, 0.1) for recipe in recipes}
+    for recipe in recipes[:3]:
         source[recipe] = bundle(recipe, 0.3)
     assert search(source)[0].name == "plain"
-    del source[audits.search()[2]]
+    del source[recipes[2]]
     ranked = search(source)
     assert (ranked[-1].name, ranked[-1].run) == ("plain", False)
     assert ranked[-1].met > ranked[0].met
@@ -392,7 +394,7 @@ def test_a_candidate_without_all_its_runs_comes_last() -> None:
 def test_without_runs_no_candidate_has_a_distance() -> None:
     ranked = search({})
     assert not any(candidate.run for candidate in ranked)
-    assert {candidate.miss for candidate in ranked} == {inf}
+    assert {candidate.miss for candidate in ranked} == {FARTHEST}
 
 
 # -- from end to end ------------------------------------------------------------------------------
@@ -472,3 +474,13 @@ def test_reproduce_asks_for_the_runs_of_the_named_studies(
     assert len(asked) == 12
     assert {r.claim.id for r in found.rows} == {"t4-dfa-d256", "t4-fa-d512"}
     assert {r.standing for r in found.rows} == {NOT_RUN}
+
+
+def test_a_run_counts_on_whichever_device_it_was_made() -> None:
+    arm = find("t1-fa-accuracy").arms[0]
+    gpu = {recipe.changed({"device": "cuda"}): bundle(recipe, 0.345) for recipe in arm.recipes()}
+    both = gpu | {recipe: bundle(recipe, 0.2) for recipe in arm.recipes()}
+    for source, accuracy in ((gpu, 0.345), (both, 0.2)):
+        ours = row("t1-fa-accuracy", source).ours
+        assert ours is not None
+        assert set(ours.numbers) == {accuracy}

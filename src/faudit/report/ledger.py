@@ -34,6 +34,7 @@ from faudit.studies.ledger import (
 )
 from faudit.studies.results import Exported, Results, export
 from faudit.studies.store import Store
+from faudit.studies.variants import CHOSEN, SEARCH
 
 TONES: dict[str, Tone] = {
     REPRODUCED: "good",
@@ -150,17 +151,17 @@ def decisions_table(told: DecisionTable, found: DecisionTable) -> Table:
     return Table("Decision utility, published / ours", ("strategy", *told.cases), tuple(rows))
 
 
-def search_table(candidates: Sequence[Candidate]) -> Table:
-    """The search for the papers' recipe: all candidates beside what is published."""
+def search_table(candidates: Sequence[Candidate], question: str = "") -> Table:
+    """One stage of the search for the papers' recipe: all candidates beside what is published."""
     asked = [row.claim for row in candidates[0].rows]
-    names = [claim.id.removeprefix("f6-") for claim in asked]
+    names = [claim.id.partition("-")[2] for claim in asked]
     rows = [
         (c.name, c.met if c.run else None, c.miss if c.run else None, *map(ours, c.rows))
         for c in candidates
     ]
     first = ("published", len(asked), 0.0, *map(published, asked))
     return Table(
-        "Search for the recipe",
+        question or "Search for the recipe",
         ("candidate", "values met", "mean distance", *names),
         (first, *rows),
         "One seed, 30 epochs. A value is met by the ledger's own rules; the distance is in their"
@@ -217,7 +218,11 @@ def quotes(folder: str | os.PathLike[str]) -> dict[str, str]:
     results, ledger = Results(folder), status(folder)
     return {
         "totals": totals_table(ledger).to_markdown(),
-        "search": search_table(search(results)).to_markdown(),
+        "search": "\n\n".join(
+            search_table(search(results, name), stage.question).to_markdown()
+            for name, stage in SEARCH.items()
+        ),
+        "chosen": ", ".join(f"`{stage}/{name}`" for stage, name in CHOSEN.items()),
         "decisions": _decisions(results, "paper"),
         "not reproduced": open_table(ledger).to_markdown(),
     }

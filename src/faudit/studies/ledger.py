@@ -22,6 +22,7 @@ from faudit.studies.progress import Board
 from faudit.studies.quantities import OF_ARMS, Held, Number, Quantity, decisions, value
 from faudit.studies.results import Results
 from faudit.studies.store import Store
+from faudit.studies.variants import SEARCH, VARIANTS
 
 Standing = Literal["reproduced", "same verdict, different magnitude", "not reproduced", "not run"]
 STANDINGS: tuple[Standing, ...] = (
@@ -34,6 +35,13 @@ REPRODUCED, SAME_VERDICT, NOT_REPRODUCED, NOT_RUN = STANDINGS
 
 # Accuracies and cosines are decimal fractions, so 1 - 0.95 is a hair over 0.05; it must not count.
 ROUNDING = 1e-9
+DEVICES = ("cpu", "cuda")
+"""Where runs are looked for, in this order."""
+
+FARTHEST = 10.0
+"""Tolerances up to which a distance counts, so that one number that ran away is not all."""
+
+SEARCHED_AT = "d256-30"
 NEAR_PERCENT, NEAR_COSINE, NEAR_DECADES, NEAR_FACTOR = 0.02, 0.05, 1.0, 2.0
 
 
@@ -168,7 +176,7 @@ def ledger(
     source: Source,
     *,
     claims: Sequence[Claim] = CLAIMS,
-    variants: Sequence[str] = ("paper", "plain"),
+    variants: Sequence[str] = VARIANTS,
 ) -> Ledger:
     """Hold every claim against the runs that are there; nothing is trained or measured.
 
@@ -187,6 +195,7 @@ def reproduce(
     store: str | os.PathLike[str] | Store,
     *,
     variants: Sequence[str] = ("paper",),
+    device: str = "cpu",
     engine: Engine | None = None,
     show: Board | None = None,
 ) -> Ledger:
@@ -195,7 +204,7 @@ def reproduce(
     ``names`` are those of ``audits.PUBLISHED``, or "all".
     """
     names = list(names)
-    wanted = [recipe for v in variants for recipe in audits.published(names, v)]
+    wanted = [audits.on(device, r) for v in variants for r in audits.published(names, v)]
     made = study.train(wanted, store, engine=engine, show=show)
     chosen = [c for c in CLAIMS if "all" in names or c.study in names]
     return ledger(made.store, claims=chosen, variants=variants)
@@ -205,7 +214,7 @@ def status(
     results: str | os.PathLike[str] = "results",
     *,
     claims: Sequence[Claim] = CLAIMS,
-    variants: Sequence[str] = ("paper", "plain"),
+    variants: Sequence[str] = VARIANTS,
 ) -> Ledger:
     """The ledger of the committed results; needs neither data nor training."""
     return ledger(Results(results), claims=claims, variants=variants)
@@ -216,6 +225,7 @@ def rerun(
     store: str | os.PathLike[str] | Store,
     *,
     variant: str = "paper",
+    device: str = "cpu",
     engine: Engine | None = None,
     show: Board | None = None,
 ) -> Row:
@@ -224,7 +234,7 @@ def rerun(
     Give an empty store to have everything made again.
     """
     about = find(claim) if isinstance(claim, str) else claim
-    wanted = needed(about, variant)
+    wanted = [audits.on(device, recipe) for recipe in needed(about, variant)]
     if not wanted:
         raise FauditError(f"claim {about.id} cannot be run: {about.note}")
     made = study.train(wanted, store, engine=engine, show=show)
@@ -252,10 +262,11 @@ class Shelf:
     read: dict[str, Bundle | None] = field(default_factory=dict)
 
     def bundle(self, recipe: Recipe) -> Bundle | None:
-        """A recipe's run, where it is there."""
+        """A recipe's run, where it is there, on whichever device it was made."""
         if recipe.digest not in self.read:
-            there = recipe in self.source
-            self.read[recipe.digest] = self.source[recipe] if there else None
+            there = (r for device in DEVICES if (r := audits.on(device, recipe)) in self.source)
+            found = next(there, None)
+            self.read[recipe.digest] = None if found is None else self.source[found]
         return self.read[recipe.digest]
 
     def runs(self, arm: Arm, variant: str) -> list[Held]:
@@ -475,18 +486,23 @@ class Candidate:
 
     @property
     def miss(self) -> float:
-        """The mean distance from the published values, in tolerances."""
+        """The mean distance from the published values, each counted up to ``FARTHEST``."""
         found = [row.ours.mean if row.ours else None for row in self.rows]
         pairs = zip(self.rows, found, strict=True)
-        return fmean(float("inf") if m is None else distance(r.claim, m) for r, m in pairs)
+        return fmean(
+            FARTHEST if m is None else min(distance(r.claim, m), FARTHEST) for r, m in pairs
+        )
 
 
-def search(source: Source, seed: int = 42) -> list[Candidate]:
-    """Every candidate of ``audits.search``, scored by all that is published of its runs.
+def search(source: Source, stage: str = "local", seed: int = 42) -> list[Candidate]:
+    """Every candidate of one stage of the search, scored by all that is published of its runs.
 
     Most values reproduced comes first; among equals, the smallest mean distance.
     """
     shelf = Shelf(source)
-    asked = [find(id).on(seeds=(seed,)) for id in SEARCH_CLAIMS]
-    found = [Candidate(n, tuple(shelf.row(c, n) for c in asked)) for n in audits.SEARCHED]
+    asked = [find(id).on(setting=SEARCHED_AT, seeds=(seed,)) for id in SEARCH_CLAIMS[stage]]
+    found = [
+        Candidate(name, tuple(shelf.row(claim, f"{stage}/{name}") for claim in asked))
+        for name in SEARCH[stage].candidates
+    ]
     return sorted(found, key=lambda c: (not c.run, -c.met, c.miss))

@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from faudit import bundle, data
+from faudit import bundle, data, routes
 from faudit.bundle import Bundle, Outcome, Parts
+from faudit.data import Split
 from faudit.errors import BundleError, FauditError, NonFiniteError, RecipeError
 from faudit.measures.evidence import Evidence
 from faudit.measures.measure import measure
@@ -106,7 +107,7 @@ def run(
         course = Course(work, learner, saver, on_progress or (lambda _: None), stop)
         course.resume(warn)
         parts = course.finish()
-        bundle.write(folder, parts, course.timing())
+        bundle.write(folder, parts, course.timing(), route=work.route)
     if checkpoints is None:
         rmtree(kept, ignore_errors=True)
     return parts.outcome
@@ -123,17 +124,26 @@ class Work:
 
     @property
     def origin(self) -> str:
-        """What a checkpoint must share with a run to be its own: recipe, data, code, versions."""
-        made_by = (self.recipe.digest, self.data.digest(), code_fingerprint(), versions())
+        """What a checkpoint must share with a run to be its own: recipe, data, code, versions.
+
+        The route too: a run that was stopped goes on by the one it began with.
+        """
+        own = (self.recipe.digest, self.data.digest(), self.route)
+        made_by = (*own, code_fingerprint(), versions())
         return hashlib.sha256(repr(made_by).encode()).hexdigest()[:20]
 
     @cached_property
-    def _train(self) -> data.Split:
+    def route(self) -> str:
+        """How this machine multiplies matrices while training."""
+        return routes.chosen(self.recipe.device, self.recipe.dtype)
+
+    @cached_property
+    def _train(self) -> Split:
         """The training examples where the network is, so that no batch has to travel."""
         return self.data.train.to(self.recipe.device)
 
     @cached_property
-    def _test(self) -> data.Split:
+    def _test(self) -> Split:
         return self.data.test.to(self.recipe.device)
 
     def epoch_batches(self, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
@@ -356,7 +366,7 @@ class Course:
     def finish(self) -> Parts:
         """Train to the end, or to where it breaks, and measure what has become of it."""
         try:
-            for epoch in train(self.learner, self._batches):
+            for epoch in self._epochs():
                 self._after(epoch)
         except NonFiniteError as error:
             return self._broken(error)
@@ -364,6 +374,11 @@ class Course:
             # Measuring can take long too, and nobody asks ``stop`` meanwhile.
             self.saver.flush()
         return self._done()
+
+    def _epochs(self) -> Iterator[Epoch]:
+        """Training by this machine's route; what is done between epochs goes the plain way."""
+        epochs = train(self.learner, self._batches)
+        return routes.along(self.work.route, epochs, self.work.network.module, self.work.rule)
 
     def timing(self) -> dict[str, float]:
         """What this run took; nothing else about a run depends on the clock."""
