@@ -45,6 +45,15 @@ def test_credits_have_the_states_shapes_and_are_finite(toys: Toys, name: str, ki
 
 
 @pairs
+def test_making_a_rule_draws_nothing_from_the_global_stream(
+    toys: Toys, name: str, kind: str
+) -> None:
+    toy, chance = toys(kind), torch.get_rng_state()
+    toy.rule(name).fresh(3)
+    assert torch.equal(chance, torch.get_rng_state())
+
+
+@pairs
 def test_a_seed_decides_the_credits(toys: Toys, name: str, kind: str) -> None:
     toy = toys(kind)
     first, again, other = (toy.rule(name, seed).credits(toy.seen) for seed in (1, 1, 2))

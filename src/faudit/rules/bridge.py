@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import skip_init
 
 from faudit.errors import RuleError
 from faudit.networks.scene import Scene
@@ -151,12 +152,13 @@ class CreditBridge(Bridge):
 
 
 def _mlp(inputs: int, hidden: int, outputs: int, generator: torch.Generator) -> nn.Sequential:
+    # nn.Linear(...) itself would draw from the global stream before the generator is asked
     net = nn.Sequential(
-        nn.Linear(inputs, hidden),
+        skip_init(nn.Linear, inputs, hidden),
         nn.GELU(),
-        nn.Linear(hidden, hidden),
+        skip_init(nn.Linear, hidden, hidden),
         nn.GELU(),
-        nn.Linear(hidden, outputs),
+        skip_init(nn.Linear, hidden, outputs),
     )
     for layer in net:
         if isinstance(layer, nn.Linear):
