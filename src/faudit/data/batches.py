@@ -106,6 +106,6 @@ def _pick(crops: Tensor, *index: Tensor) -> Tensor:
 
 def _random_mirror(images: Tensor, generator: Generator) -> Tensor:
     """Mirror in place: the images are the fresh copy that cropping made."""
-    chosen = torch.randint(2, (len(images),), generator=generator).to(images.device)
-    rows = chosen.nonzero().squeeze(1)
+    chosen = torch.randint(2, (len(images),), generator=generator)
+    rows = chosen.nonzero().squeeze(1).to(images.device)
     return images.index_copy_(0, rows, images.index_select(0, rows).flip(-1))
