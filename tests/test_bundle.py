@@ -73,7 +73,7 @@ def test_it_holds_the_seven_files_and_reads_back(made: Path) -> None:
     assert [record["epoch"] for record in found.history] == [0, 1, 2, 3]
     assert found.evidence is not None
     assert found.evidence.layers == 2
-    assert {"faudit", "torch", "numpy", "python"} == set(found.manifest.versions)
+    assert {"faudit", "torch", "numpy", "python", "matmul"} == set(found.manifest.versions)
     assert found.manifest.timing["seconds"] > 0
 
 

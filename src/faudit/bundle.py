@@ -160,9 +160,15 @@ class Parts:
 
 
 def write(
-    folder: str | os.PathLike[str], parts: Parts, timing: Mapping[str, float] | None = None
+    folder: str | os.PathLike[str],
+    parts: Parts,
+    timing: Mapping[str, float] | None = None,
+    *,
+    route: str = "torch",
 ) -> Manifest:
     """Write a bundle; the manifest comes last, so a folder without one is no bundle yet.
+
+    ``route`` names the library that multiplied the matrices of training.
 
     >>> import tempfile
     >>> run = Recipe()
@@ -180,7 +186,7 @@ def write(
     manifest = Manifest(
         digest=parts.recipe.digest,
         files={name: _sha256(raw) for name, raw in files.items()},
-        versions=versions(),
+        versions={**versions(), "matmul": route},
         code=code_fingerprint(),
         commit=git_commit(),
         data=parts.outcome.data,

@@ -15,6 +15,7 @@ HERE = Path(__file__).parent
 NUMERIC = (
     "seeds.py",
     "data",
+    "routes.py",
     "training.py",
     "recorded.py",
     "networks",
