@@ -16,17 +16,20 @@ from typing import cast
 import pytest
 
 from faudit import atomic
+from faudit.baselines import frozen
 from faudit.bundle import Bundle
 from faudit.recipe import Recipe
+from faudit.report.document import write_report
 from faudit.studies import attempt as ends
 from faudit.studies import runner
 from faudit.studies.attempt import Signals, attempt, last_word
 from faudit.studies.checkpoint import newest
 from faudit.studies.engines import Inline, Stopped
+from faudit.studies.judging import judge_store
 from faudit.studies.progress import Silent
 from faudit.studies.store import Store, StoreError
-from faudit.studies.study import train
-from tests.studies.tools import content, ended, forked, table, tiny
+from faudit.studies.study import plan, train
+from tests.studies.tools import content, ended, forked, powerless, read_only, table, tiny
 
 STUDY = [tiny("training.epochs=6", f"rule.name={rule}") for rule in ("dfa", "kp", "sb")]
 SHORT = tiny("training.epochs=2", "network.options.depth=1")
@@ -221,6 +224,26 @@ def test_a_full_disk_leaves_the_previous_checkpoint_whole(tmp_path: Path) -> Non
     assert found is not None
     assert found[0] == 1
     assert [p.suffix for p in origin.iterdir()] == [".safetensors"]
+
+
+def test_a_read_only_store_is_judged_and_reported_and_takes_no_run(tmp_path: Path) -> None:
+    recipes = [SHORT, frozen(SHORT)]
+    make(recipes, tmp_path / "store")
+    before = table(tmp_path / "store")
+
+    def read() -> None:
+        powerless()
+        (judged,) = judge_store(Store(tmp_path / "store"), recipes)
+        assert judged.verdict.finding("D3").value is not None
+        page = write_report(tmp_path / "store", tmp_path / "report", formats=["svg"])
+        assert judged.verdict.outcome in page.read_text()
+        assert len(plan(recipes, tmp_path / "store").cached) == 2
+        with pytest.raises(StoreError, match="cannot write to the store"):
+            make([tiny()], tmp_path / "store")
+
+    with read_only(tmp_path / "store"):
+        assert ended(forked(read)) == 0
+    assert table(tmp_path / "store") == before
 
 
 # -- stopping -------------------------------------------------------------------------------------

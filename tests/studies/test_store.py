@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from faudit.bundle import Outcome, Parts, pack_correct, write
 from faudit.errors import RecipeError
 from faudit.studies import store as store_module
 from faudit.studies.store import Store, StoreError
-from tests.studies.tools import ended, forked, kill, tiny
+from tests.studies.tools import ended, forked, kill, powerless, read_only, tiny
 
 
 @pytest.fixture
@@ -94,13 +93,9 @@ def test_there_must_be_a_store_to_read(tmp_path: Path) -> None:
 
 def test_a_read_only_store_is_read_and_says_no_to_work(store: Store) -> None:
     store.publish(digest(1), finished(store, 1))
-    subprocess.run(["chmod", "-R", "a-w,a+rX", str(store.path)], check=True)
-    for parent in store.path.parents[:3]:
-        parent.chmod(parent.stat().st_mode | 0o055)
 
     def look() -> None:
-        if os.getuid() == 0:
-            os.setuid(65534)  # nothing is read-only for root
+        powerless()
         found = Store(store.path)
         assert [str(entry.outcome) for entry in found] == ["FAILED(crash, epoch 0)"]
         assert found[digest(1)].recipe.seed == 1
@@ -109,9 +104,8 @@ def test_a_read_only_store_is_read_and_says_no_to_work(store: Store) -> None:
         with pytest.raises(StoreError, match="cannot claim runs"):
             found.claim(digest(2))
 
-    code = ended(forked(look))
-    subprocess.run(["chmod", "-R", "u+w", str(store.path)], check=True)
-    assert code == 0
+    with read_only(store.path):
+        assert ended(forked(look)) == 0
 
 
 # -- asking ---------------------------------------------------------------------------------------

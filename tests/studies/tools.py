@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import subprocess
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from faudit.recipe import Recipe
@@ -56,6 +59,24 @@ def forked(action: Callable[[], object]) -> int:
 def ended(child: int) -> int:
     """Wait for a process; its exit code, negative for a signal."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """A folder in which nobody may write, for a moment."""
+    subprocess.run(["chmod", "-R", "a-w", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["chmod", "-R", "u+w", str(folder)], check=True)
+
+
+def powerless() -> None:
+    """From here on this process, though it be root's, may do no more than files permit."""
+    version_and_self = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    no_capability = (ctypes.c_uint32 * 6)()
+    if os.getuid() == 0:
+        assert ctypes.CDLL(None).capset(version_and_self, no_capability) == 0
 
 
 def kill(child: int) -> int:
