@@ -105,7 +105,7 @@ def _pick(crops: Tensor, *index: Tensor) -> Tensor:
 
 
 def _random_mirror(images: Tensor, generator: Generator) -> Tensor:
-    """Mirror in place: the images are the fresh copy that cropping made."""
-    chosen = torch.randint(2, (len(images),), generator=generator)
-    rows = chosen.nonzero().squeeze(1).to(images.device)
-    return images.index_copy_(0, rows, images.index_select(0, rows).flip(-1))
+    chosen = torch.randint(2, (len(images),), generator=generator).to(images.device)
+    both = torch.cat([images, images.flip(-1)])
+    own = torch.arange(len(images), device=images.device)
+    return both.index_select(0, own + len(images) * chosen)
