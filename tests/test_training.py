@@ -23,6 +23,7 @@ from faudit.training import (
     evaluate,
     local_gradients,
     parameter_parts,
+    penalty_roots,
     scheduled,
     train,
     unit,
@@ -95,8 +96,13 @@ class Dropping(Staged):
         return self.head(h)
 
 
+def without_skips() -> nn.Module:
+    return ResMLP(inputs=12, width=8, depth=3, classes=CLASSES, skip=False)
+
+
 VIEWS: dict[str, tuple[Callable[[], nn.Module], Any, tuple[int, ...]]] = {
     "resmlp": (mlp, None, (12,)),
+    "resmlp without skips": (without_skips, None, (12,)),
     "vitmini": (vit, None, (3, 8, 8)),
     "smallresnet": (conv, None, (3, 8, 8)),
     "tied": (Tied, None, (12,)),
@@ -232,6 +238,22 @@ def test_the_penalty_is_that_of_the_written_objective(name: str, over: str) -> N
     expected = gradients_of(network.module)
     names = [n for n in expected if n.startswith("blocks")]
     assert_equal({n: expected[n] for n in names}, {n: found[n] for n in names})
+
+
+def test_the_penalty_of_a_small_update_survives_a_large_stream() -> None:
+    """block(h) - h would be all rounding here: float32 has no digit left for the update."""
+    network = Network.of(seeded(mlp).float())
+    x = inputs(12).float()
+    with torch.no_grad():
+        network.module.flat.weight.mul_(1e9)  # type: ignore[operator, union-attr]
+    seen = scene(network, x, Y)
+    assert float(seen.states[0].norm()) > 1e8
+    for index, (f, grad) in enumerate(penalty_roots(seen, 0.5, "sum")):
+        _, update = network.blocks[index].split(seen.states[index])  # type: ignore[operator]
+        assert torch.equal(f, update)
+        assert torch.equal(grad, update)
+        lost = network.blocks[index](seen.states[index]) - seen.states[index]
+        assert float((lost - update).detach().norm() / update.detach().norm()) > 0.5
 
 
 @pytest.mark.parametrize("over", ["sum", "mean"])

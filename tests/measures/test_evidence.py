@@ -196,6 +196,18 @@ def test_text_table_is_aligned_and_complete() -> None:
     assert any("20 fresh draws" in line for line in lines)
 
 
+def test_aggregates_stand_side_by_side_and_controls_beside_the_credit() -> None:
+    found = FULL.replace(
+        cosine_aggregates={"mean over layers": 0.074, "weighted by ||g||": -0.028, "other": nan},
+        perturbation_controls={"random": (0.006, -0.01, nan), "bp": (0.997, 0.99, 1.0)},
+    )
+    for text in (str(found), found._repr_html_()):
+        assert "mean over layers +0.074, weighted by ||g|| -0.028, other undefined" in text
+        assert "of a random vector, from h_0 on: +0.006 -0.010 undefined" in text
+        assert "of the exact gradient, from h_0 on: +0.997 +0.990 +1.000" in text
+    assert "aggregated" not in str(FULL.replace(cosine_aggregates={}))
+
+
 def test_foreign_text_cannot_reach_a_terminal_or_a_page() -> None:
     hostile = FULL.replace(dtype="<script>\x1b[2J", undefined={"cosine[1]": "<b>\n\x07"})
     assert "\x1b" not in str(hostile)

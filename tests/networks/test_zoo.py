@@ -216,7 +216,10 @@ def test_image_networks_fit_channels_and_size():
 
 BAD = {
     "an unknown network": ("resmpl", (3, 8, 8), {}, "unknown network 'resmpl'; did you mean"),
-    "an unknown option": ("resmlp", (3, 8, 8), {"widht": 8}, "widht"),
+    "an unknown option": ("resmlp", (3, 8, 8), {"widht": 8}, "'widht'; did you mean 'width'"),
+    "another's option": ("resmlp", (3, 8, 8), {"heads": 2}, "of network 'resmlp' 'heads'"),
+    "what the data say": ("vitmini", (3, 8, 8), {"channels": 1}, "option of network 'vitmini'"),
+    "a word": ("resmlp", (3, 8, 8), {"width": "wide"}, "width must be"),
     "no width": ("resmlp", (3, 8, 8), {"width": 0}, "width must be"),
     "a broken width": ("resmlp", (3, 8, 8), {"width": 8.5}, "not 8.5"),
     "a negative depth": ("vitmini", (3, 8, 8), {"depth": -1}, "depth must be"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import inf, nan
 
 import numpy as np
@@ -95,6 +96,17 @@ def test_verdict_strings(evidence: Evidence, accuracies, verdict: str, code: int
     result = diagnose(evidence, accuracy=accuracies[0], frozen_accuracy=accuracies[1])
     assert (str(result), result.exit_code) == (verdict, code)
     assert result.passed is (verdict == "PASS")
+
+
+def test_a_tiny_class_token_at_the_start_is_no_explosion() -> None:
+    """The largest state over the smallest would say 97; no block multiplies by more than 33."""
+    norms = (0.3, 10.0, 12.0, 20.0, 29.0)
+    growth = tuple(after / before for before, after in pairwise(norms))
+    healthy = HEALTHY.replace(layers=4, state_norm=norms, growth=growth, reference_norm=(0.05,) * 5)
+    finding = diagnose(healthy).finding("D1")
+    assert finding.flagged is False
+    assert finding.value == pytest.approx(10 / 0.3)
+    assert max(norms) / min(norms) > finding.threshold
 
 
 def test_a_single_flag_of_mode_one_is_kept_as_a_finding() -> None:

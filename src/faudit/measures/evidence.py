@@ -447,6 +447,12 @@ def _notes(evidence: Evidence) -> list[str]:
             notes.append(
                 f"{label}: {evidence.why(name) or format(getattr(evidence, name), '+.3f')}"
             )
+    if evidence.cosine_aggregates:
+        notes.append(f"the same cosines, aggregated: {_listed(evidence.cosine_aggregates)}")
+    for name, control in evidence.perturbation_controls.items():
+        told = "the exact gradient" if name == "bp" else f"a {name} vector"
+        values = " ".join(f"{v:+.3f}" if isfinite(v) else _odd(v) for v in control)
+        notes.append(f"perturbation correlation of {told}, from h_0 on: {values}")
     if evidence.null:
         n = evidence.null
         notes.append(
@@ -456,6 +462,12 @@ def _notes(evidence: Evidence) -> list[str]:
     if evidence.invalid:
         notes.append(f"NOT FINITE: {evidence.invalid}")
     return notes + [f"{key} undefined: {why}" for key, why in evidence.undefined.items()]
+
+
+def _listed(values: Mapping[str, float]) -> str:
+    return ", ".join(
+        f"{name} {v:+.3f}" if isfinite(v) else f"{name} {_odd(v)}" for name, v in values.items()
+    )
 
 
 def _aligned(columns: Sequence[Column]) -> list[str]:

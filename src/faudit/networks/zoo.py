@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 
 import torch
 from torch import Tensor, nn
@@ -214,10 +215,16 @@ def make_network(
     """
     if name not in NETWORKS:
         raise NetworkError(unknown("network", name, NETWORKS))
+    given = _fit_input(name, image)
+    known = [option for option in signature(NETWORKS[name]).parameters if option != "classes"]
+    for option in options:
+        if option not in known or option in given:
+            ours = [option for option in known if option not in given]
+            raise NetworkError(unknown(f"option of network {name!r}", option, ours))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            return NETWORKS[name](classes=classes, **_fit_input(name, image), **options)
+            return NETWORKS[name](classes=classes, **given, **options)
         except TypeError as error:
             raise NetworkError(f"network {name!r}: {error}") from error
 
