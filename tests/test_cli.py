@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import resource
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from faudit import cli
+from tests.report import samples
 
 TINY = (
     "data.train_limit=256",
@@ -84,6 +87,111 @@ def test_wrong_use_is_one_line_and_exit_code_2(
     assert said in error
     assert error.startswith("faudit: ")
     assert error.count("\n") == 1
+
+
+def test_colours_are_for_terminals_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from faudit.report.cells import Mark
+    from faudit.report.table import Table
+
+    table = Table("t", ("method", "verdict"), (("DFA", Mark("FAIL(D1+D2+D3)", "bad")),))
+
+    def printed(terminal: bool) -> str:
+        out = io.StringIO()
+        monkeypatch.setattr(out, "isatty", lambda: terminal, raising=False)
+        monkeypatch.setattr(sys, "stdout", out)
+        cli._print(table)
+        monkeypatch.undo()
+        return out.getvalue()
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    coloured, piped = printed(terminal=True), printed(terminal=False)
+    assert "\x1b[1;31mFAIL(D1+D2+D3)" in coloured
+    assert "\x1b" not in piped
+    assert "FAIL(D1+D2+D3)" in piped
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in printed(terminal=True)
+
+
+def test_every_verb_takes_json_quiet_and_verbose(capsys: pytest.CaptureFixture[str]) -> None:
+    verbs = [name for name in cli.app if not name.startswith("-")]
+    assert len(verbs) == 11
+    for verb in verbs:
+        assert cli.main([verb, "--help"]) == 0
+        helped = capsys.readouterr().out
+        assert all(flag in helped for flag in ("--json", "--quiet", "--verbose")), verb
+
+
+def test_an_unexpected_error_is_one_line_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("faudit.pitfalls.reproduce", broken)
+    assert cli.main(["pitfalls"]) == 3
+    told = capsys.readouterr().err
+    assert told.startswith("faudit: unexpected ZeroDivisionError: division by zero; run it again")
+    assert told.count("\n") == 1
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["pitfalls", "--debug"])
+
+
+def test_a_place_that_cannot_be_written_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    bundles = [samples.bundle(samples.recipe("bp", epochs=3))]
+    store = samples.store(tmp_path / "store", bundles)
+    assert cli.main(["report", str(store), "--out", str(tmp_path / "file" / "x")]) == 2
+    told = capsys.readouterr().err
+    assert str(tmp_path / "file" / "x") in told
+    assert told.count("\n") == 1
+
+
+def test_a_reader_who_leaves_early_is_no_error() -> None:
+    command = f"{sys.executable} -m faudit.cli card --schema | head -c 1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True,
+                          timeout=120, check=False)  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "{", "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_can_complete_the_verbs(shell: str) -> None:
+    script = cli.app.generate_completion(shell=shell)
+    assert all(verb in script for verb in ("audit", "reproduce", "--store"))
+
+
+@pytest.mark.parametrize(
+    ("frozen_accuracy", "code"), [(0.349, 0), (0.65, 1), (None, 3)], ids=["pass", "fail", "open"]
+)
+def test_the_exit_code_is_the_verdict(
+    frozen_accuracy: float | None, code: int, tmp_path: Path
+) -> None:
+    bundles = [samples.bundle(samples.recipe("bp", epochs=3))]
+    if frozen_accuracy is not None:
+        end = replace(samples.FROZEN, accuracy=frozen_accuracy)
+        bundles.append(samples.bundle(samples.recipe("bp", epochs=3, blocks=0), end))
+    store = samples.store(tmp_path / "store", bundles)
+    assert cli.main(["measure", "--no-again", "--quiet", str(store)]) == code
+
+
+def test_a_failure_outweighs_what_is_open(tmp_path: Path) -> None:
+    made = [samples.recipe("bp", 1, epochs=3), samples.recipe("dfa", 2, epochs=3)]
+    frozen = samples.bundle(samples.recipe("dfa", 2, epochs=3, blocks=0))
+    store = samples.store(tmp_path / "store", [*map(samples.bundle, made), frozen])
+    assert cli.main(["measure", "--no-again", "--quiet", str(store)]) == 1
+
+
+def test_a_store_of_broken_runs_is_incomplete(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = samples.failed(samples.recipe("dfa", epochs=3), "crash")
+    store = samples.store(
+        tmp_path / "store", [broken, samples.bundle(samples.recipe("bp", epochs=3))]
+    )
+    assert cli.main(["measure", "--no-again", str(store)]) == 3
+    assert "FAILED(crash" in capsys.readouterr().out
 
 
 def test_debug_shows_where_an_error_came_from(tmp_path: Path) -> None:

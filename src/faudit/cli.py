@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +17,9 @@ from faudit.errors import FauditError
 
 if TYPE_CHECKING:
     from faudit.bundle import Bundle
+    from faudit.pitfalls import Pitfall
     from faudit.recipe import Recipe
+    from faudit.report.table import Table
     from faudit.studies.engines import Engine
     from faudit.studies.judging import Judged
 
@@ -35,8 +39,23 @@ app = App(
 )
 app.register_install_completion_command(help="Install shell completion for this shell.")
 
-Json = Annotated[bool, Parameter("--json", negative="", help="Print JSON instead of a table.")]
-Quiet = Annotated[bool, Parameter(["--quiet", "-q"], negative="", help="Show no progress.")]
+
+@Parameter(name="*", group="Output")
+@dataclass(frozen=True)
+class Voice:
+    """How much a verb says, and in which form; every verb takes it."""
+
+    as_json: Annotated[bool, Parameter("--json", negative="", help="Print JSON.")] = False
+    quiet: Annotated[
+        bool, Parameter(["--quiet", "-q"], negative="", help="The result and nothing else.")
+    ] = False
+    verbose: Annotated[
+        bool, Parameter(["--verbose", "-v"], negative="", help="Every reason and every file.")
+    ] = False
+
+
+USUAL = Voice()
+
 Sets = Annotated[
     list[str] | None,
     Parameter(
@@ -53,18 +72,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tokens = [token for token in tokens if token != "--debug"]
     try:
         code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
-    except CycloptsError as error:
-        return _complain(str(error))
-    except FauditError as error:
-        if debug:
-            raise
-        return _complain(str(error), getattr(error, "exit_code", USAGE))
+        sys.stdout.flush()
     except KeyboardInterrupt:
         return _complain("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        sys.stderr.close()
+        # Whoever read the output has seen enough; Python would complain while it shuts down.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PASS
+    except Exception as error:
+        if debug:
+            raise
+        return _complain(*_told(error))
     return code if isinstance(code, int) else PASS
+
+
+def _told(error: Exception) -> tuple[str, int]:
+    """An error in one line, and the exit code it stands for."""
+    if isinstance(error, CycloptsError):
+        return str(error), USAGE
+    if isinstance(error, FauditError):
+        return str(error), getattr(error, "exit_code", USAGE)
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror or error}", USAGE
+    told = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return f"unexpected {told}; run it again with --debug to see where", INCOMPLETE
 
 
 def _complain(message: str, code: int = USAGE) -> int:
@@ -81,8 +113,7 @@ def audit(
     report: Path = REPORT,
     seed: int = 42,
     sets: Sets = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    voice: Voice = USUAL,
 ) -> int:
     """Train BP, FA, DFA and their frozen-blocks baselines, measure and judge them.
 
@@ -100,11 +131,11 @@ def audit(
     from faudit.studies.audits import first
 
     recipes = [recipe.set(*(sets or [])) for recipe in first(seed=seed)]
-    judged = _train_and_judge(recipes, store, quiet or as_json)
+    judged = _train_and_judge(recipes, store, voice)
     page = write_report([one.bundle for one in judged], report)
-    _show(judged, as_json)
-    if not as_json:
-        print(f"\nReport: {page}")
+    _show(judged, voice, explain=voice.verbose)
+    if not voice.as_json:
+        print(f"\nReport: {page.resolve()}")
     return PASS
 
 
@@ -116,8 +147,7 @@ def train(
     engine: str = "local",
     slots: int | None = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    voice: Voice = USUAL,
 ) -> int:
     """Make every run of the recipes or studies that is not in the store yet.
 
@@ -141,38 +171,39 @@ def train(
     wanted = _recipes(recipes, sets)
     if dry_run:
         planned = plan(wanted, store)
-        print(_json(_planned(planned)) if as_json else planned)
+        print(_json(_planned(planned)) if voice.as_json else planned)
         return PASS
     chosen = _engine(engine, slots)
     here = engine.partition(":")[0] == "local"
     check((run.recipe for run in plan(wanted, store).todo), here=here)
-    summary = train_all(wanted, store, engine=chosen, show=_board(quiet or as_json))
+    summary = train_all(wanted, store, engine=chosen, show=_board(voice))
     outcomes = {digest: outcome.to_dict() for digest, outcome in summary.outcomes.items()}
-    print(_json(outcomes) if as_json else summary)
+    if voice.verbose and not voice.as_json:
+        print("\n".join(f"{digest}: {one}" for digest, one in summary.outcomes.items()))
+    print(_json(outcomes) if voice.as_json else summary)
     return INCOMPLETE if summary.failed else PASS
 
 
 @app.command
-def measure(*bundles: Path, again: bool = True, as_json: Json = False) -> int:
-    """Measure and judge bundles from what is in them; ends with 1 if a verdict is FAIL.
+def measure(*bundles: Path, again: bool = True, voice: Voice = USUAL) -> int:
+    """Measure and judge runs from what is in them; ends with 1 if any verdict is FAIL.
 
     Parameters
     ----------
     bundles
-        Folders of published runs.
+        Folders of published runs, or stores, whose runs are held against the baselines there.
     again
         Measure the weights again, which needs the data; `--no-again` judges the stored evidence.
     """
-    from faudit.bundle import Bundle
-    from faudit.studies.judging import judge_bundle
-    from faudit.studies.runner import measure_again
-
     if not bundles:
         raise FauditError("name at least one bundle: faudit measure STORE/runs/DIGEST")
-    found = [Bundle.load(folder) for folder in bundles]
-    judged = [judge_bundle(measure_again(b) if again else b) for b in found]
-    _show(judged, as_json, explain=True)
-    return max(one.verdict.exit_code for one in judged)
+    judged = [one for folder in bundles for one in _judged(folder, again)]
+    _show(judged, voice, explain=not voice.quiet)
+    broken = [told for folder in bundles for told in _broken(folder)]
+    if broken and not voice.as_json:
+        print("", *broken, sep="\n")
+    codes = {one.verdict.exit_code for one in judged} | ({INCOMPLETE} if broken else set())
+    return FAIL if FAIL in codes else max(codes, default=INCOMPLETE)
 
 
 @app.command
@@ -180,7 +211,7 @@ def report(
     store: Path = STORE,
     *,
     out: Annotated[Path, Parameter(["--out", "-o"])] = REPORT,
-    as_json: Json = False,
+    voice: Voice = USUAL,
 ) -> int:
     """Write the report on a store or a folder of bundles: one page, tables and figures.
 
@@ -194,7 +225,11 @@ def report(
     from faudit.report.document import write_report
 
     page = write_report(store, out)
-    print(_json({"page": str(page)}) if as_json else f"Report: {page}")
+    files = sorted(map(str, out.glob("*/*")))
+    if voice.as_json:
+        print(_json({"page": str(page.resolve()), "files": files}))
+    else:
+        print("\n".join([*(files if voice.verbose else ()), f"Report: {page.resolve()}"]))
     return PASS
 
 
@@ -207,8 +242,7 @@ def reproduce(
     store: Runs = STORE,
     results: Path = Path("results"),
     slots: int | None = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    voice: Voice = USUAL,
 ) -> int:
     """Hold the papers' published numbers against ours.
 
@@ -231,7 +265,7 @@ def reproduce(
     from faudit.report import ledger as told
     from faudit.studies import ledger
 
-    board = _board(quiet or as_json)
+    board = _board(voice)
     options: dict[str, Any] = {"engine": _engine("local", slots), "show": board}
     if rerun is not None:
         row = ledger.rerun(rerun, store, variant=variant, **options)
@@ -242,11 +276,13 @@ def reproduce(
         found = ledger.reproduce(names, store, variants=(variant,), **options)
     else:
         raise FauditError("name what to reproduce (or all), or use --status")
-    if as_json:
+    if voice.as_json:
         print(_json(found.to_dict()))
     else:
-        tables = told.ledger_table(found), told.totals_table(found)
-        print("\n\n".join(table.to_text() for table in tables))
+        for table in () if voice.quiet else (told.ledger_table(found),):
+            _print(table)
+            print()
+        _print(told.totals_table(found))
     return PASS
 
 
@@ -254,7 +290,7 @@ def reproduce(
 def template(
     *bundles: Path,
     form: Annotated[str, Parameter("--format", help="markdown or latex.")] = "markdown",
-    as_json: Json = False,
+    voice: Voice = USUAL,
 ) -> int:
     """Write what a paper should report: paragraph, table and checklist, filled from bundles.
 
@@ -267,35 +303,47 @@ def template(
     from faudit.report.template import template as write
 
     text = write([Bundle.load(folder) for folder in bundles] or None, form)
-    print(_json({"format": form, "text": text}) if as_json else text)
+    print(_json({"format": form, "text": text}) if voice.as_json else text)
     return PASS
 
 
 @app.command
 def card(
-    bundle: Path,
+    bundle: Path | None = None,
     *,
+    schema: Annotated[bool, Parameter(negative="")] = False,
     out: Annotated[Path | None, Parameter(["--out", "-o"])] = None,
-    as_json: Json = False,
+    voice: Voice = USUAL,
 ) -> int:
     """Write a run's audit card: one JSON that others can compare and verify.
 
-    A card is JSON with or without `--json`.
+    A card is JSON with or without `--json`, and follows the schema that `--schema` prints.
 
     Parameters
     ----------
+    schema
+        Print the JSON Schema that every card follows.
     out
         The file for the card; standard output by default.
     """
     from faudit.atomic import write
     from faudit.bundle import Bundle
-    from faudit.report.card import make_card
+    from faudit.report.card import make_card, schema_text
 
+    if schema:
+        print(schema_text(), end="")
+        return PASS
+    if bundle is None:
+        raise FauditError("name a bundle: faudit card STORE/runs/DIGEST, or use --schema")
     text = make_card(Bundle.load(bundle)).to_json(indent=1)
     if out is None:
         print(text)
     else:
         write(out, text + "\n")
+        if voice.as_json:
+            print(_json({"card": str(out)}))
+        elif not voice.quiet:
+            print(f"Card: {out}")
     return PASS
 
 
@@ -305,7 +353,7 @@ def verify(
     bundle: Path,
     *,
     again: Annotated[bool, Parameter(negative="")] = False,
-    as_json: Json = False,
+    voice: Voice = USUAL,
 ) -> int:
     """Recompute an audit card from a bundle; ends with 1 if a single value differs.
 
@@ -317,12 +365,15 @@ def verify(
     from faudit.report.verification import verify as compare
 
     found = compare(card, bundle, again=again)
-    print(_json(found.to_dict()) if as_json else found)
+    if voice.as_json:
+        print(_json(found.to_dict()))
+    else:
+        print(str(found).partition("\n")[0] if voice.quiet else found)
     return found.exit_code
 
 
 @app.command
-def pitfalls(*codes: str, seed: int = 0, as_json: Json = False) -> int:
+def pitfalls(*codes: str, seed: int = 0, voice: Voice = USUAL) -> int:
     """Reproduce the known pitfalls as small experiments: the wrong number beside the right one.
 
     Parameters
@@ -333,10 +384,12 @@ def pitfalls(*codes: str, seed: int = 0, as_json: Json = False) -> int:
     from faudit.pitfalls import reproduce as experiments
 
     found = experiments(codes or None, seed=seed)
-    if as_json:
+    if voice.as_json:
         print(_json([pitfall.to_dict() for pitfall in found]))
+    elif voice.quiet:
+        print("\n".join(f"{p.code}: {p.wrong:.3g} wrong, {p.right:.3g} right" for p in found))
     else:
-        print("\n\n".join(map(str, found)))
+        print("\n\n".join(_reproduced(pitfall, voice.verbose) for pitfall in found))
     return PASS
 
 
@@ -345,7 +398,7 @@ def lint(
     *paths: Path,
     form: Annotated[str, Parameter("--format", help="text, json or sarif.")] = "text",
     select: Annotated[list[str] | None, Parameter(negative="", consume_multiple=False)] = None,
-    as_json: Json = False,
+    voice: Voice = USUAL,
 ) -> int:
     """Point at pitfalls in Python source, without running it; ends with 1 if there are any.
 
@@ -359,19 +412,59 @@ def lint(
     from faudit.lint import exit_code, lint_paths, render
 
     found = lint_paths(paths or [Path()], select=select)
-    print(render(found, "json" if as_json else form))
+    if voice.as_json or form != "text":
+        print(render(found, "json" if voice.as_json else form))
+    elif found or not voice.quiet:
+        print(render(found))
+    shown = found if voice.verbose and form == "text" and not voice.as_json else ()
+    for code in dict.fromkeys(finding.pitfall for finding in shown if finding.pitfall):
+        print(f"see it happen: faudit pitfalls {code}")
     return exit_code(found)
 
 
 @app.command
-def worker(store: Path, *, slots: int = 1, as_json: Json = False) -> int:
+def worker(store: Path, *, slots: int = 1, voice: Voice = USUAL) -> int:
     """Make runs that others asked for, until none is left; start as many as there are machines."""
     from faudit.studies.store import Store
     from faudit.studies.study import work
 
     made = work(Store(store), slots=slots)
-    print(_json({"made": made}) if as_json else f"{made} runs made")
+    if voice.as_json:
+        print(_json({"made": made}))
+    elif not voice.quiet:
+        print(f"{made} run{'s' * (made != 1)} made")
     return PASS
+
+
+def _judged(folder: Path, again: bool) -> Iterator[Judged]:
+    """A bundle with the baseline it carries, or every method in a store with its baseline there."""
+    from faudit.bundle import Bundle
+    from faudit.report.dossier import read
+    from faudit.studies.judging import judge_bundle
+    from faudit.studies.runner import measure_again
+
+    if not (folder / "runs").is_dir():
+        bundle = Bundle.load(folder)
+        yield judge_bundle(measure_again(bundle) if again else bundle)
+        return
+    for run in (run for group in read(folder).methods for run in group.runs if run.verdict):
+        bundle = Bundle.load(folder / "runs" / run.recipe.digest)
+        found = measure_again(bundle) if again and bundle.outcome.done else bundle
+        yield judge_bundle(found, run.baseline, bp_accuracy=run.bp_accuracy)
+
+
+def _broken(folder: Path) -> list[str]:
+    """The runs of a store that left nothing to judge; they do not pass."""
+    from faudit.report.dossier import read
+
+    groups = read(folder).methods if (folder / "runs").is_dir() else ()
+    runs = [run for group in groups for run in group.runs if run.verdict is None]
+    return [f"{run.recipe.digest}: {run.standing}" for run in runs]
+
+
+def _reproduced(pitfall: Pitfall, verbose: bool) -> str:
+    more = [f"  {name}: {value:.3g}" for name, value in pitfall.details.items()] if verbose else []
+    return "\n".join([str(pitfall), *more, *([f"  {pitfall.anchor}"] if verbose else [])])
 
 
 def _recipes(names: Sequence[str], sets: Sequence[str] | None) -> list[Recipe]:
@@ -406,42 +499,55 @@ def _engine(name: str, slots: int | None) -> Engine:
     raise FauditError(unknown("engine", kind, ("local", "ray", "slurm")))
 
 
-def _board(quiet: bool) -> Any:
+def _board(voice: Voice) -> Any:
     from faudit.studies.progress import board
 
-    return board(quiet=quiet)
+    return board(quiet=voice.quiet or voice.as_json)
 
 
-def _train_and_judge(recipes: list[Recipe], store: Path, quiet: bool) -> list[Judged]:
+def _train_and_judge(recipes: list[Recipe], store: Path, voice: Voice) -> list[Judged]:
     from faudit.studies.judging import judge_store
     from faudit.studies.runner import check
     from faudit.studies.study import plan
     from faudit.studies.study import train as train_all
 
     check(run.recipe for run in plan(recipes, store).todo)
-    summary = train_all(recipes, store, show=_board(quiet))
+    summary = train_all(recipes, store, show=_board(voice))
     return list(judge_store(summary.store, recipes))
 
 
-def _show(judged: Sequence[Judged], as_json: bool, *, explain: bool = False) -> None:
-    if as_json:
+def _show(judged: Sequence[Judged], voice: Voice, *, explain: bool = False) -> None:
+    if voice.as_json:
         print(_json([_plain(one) for one in judged]))
         return
-    print(_brief([one.bundle for one in judged]))
+    _brief([one.bundle for one in judged], reasons=not voice.quiet)
     for one in judged if explain else ():
         print(f"\n{one.bundle.recipe.digest}: {one.verdict.explain()}")
 
 
-def _brief(bundles: Sequence[Bundle]) -> str:
+def _brief(bundles: Sequence[Bundle], reasons: bool) -> None:
     """The verdict table in the width of a terminal, and below it why each verdict is what it is."""
     from faudit.report.dossier import read
     from faudit.report.tables import verdict_table
 
     table = verdict_table(read(bundles).methods)
     shown = ("accuracy", "D1 growth", "D2 ‖g_L‖", "D3 above frozen", "verdict")
-    reasons = zip(table.column("method"), table.column("what decided"), strict=True)
-    why = "\n".join(f"{method}: {reason}" for method, reason in reasons)
-    return f"{table.only('method', *shown).to_text()}\n\n{why}"
+    if not len(table):
+        return
+    _print(table.only("method", *shown))
+    why = zip(table.column("method"), table.column("what decided"), strict=True)
+    if reasons:
+        print("", *(f"{method}: {reason}" for method, reason in why), sep="\n")
+
+
+def _print(table: Table) -> None:
+    """In colour on a terminal, as plain text anywhere else."""
+    if sys.stdout.isatty() and "NO_COLOR" not in os.environ:
+        from rich.console import Console
+
+        Console().print(table.to_rich())
+    else:
+        print(table.to_text())
 
 
 def _plain(one: Judged) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import StringIO
 from itertools import groupby
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from tabulate import tabulate
@@ -86,20 +87,32 @@ class Table:
     def to_text(self) -> str:
         """For a terminal or a log; nothing in it can drive the terminal."""
         body = self._tabulated("simple", escape.plain)
-        return "\n".join([escape.plain(self.title), "", body, *map(escape.plain, self._below())])
+        width = max(80, *map(len, body.splitlines()))
+        below = (fill(escape.plain(text), width) for text in self._below())
+        return "\n".join([escape.plain(self.title), "", body, *below])
 
     def to_rich(self) -> RichTable:
         """For a rich console; names are text to it, never markup."""
+        from rich import box
         from rich.table import Table as RichTable
         from rich.text import Text
 
         told = "\n".join(map(escape.plain, self._below()))
-        table = RichTable(title=Text(escape.plain(self.title)), caption=Text(told))
+        title = Text(escape.plain(self.title), "bold")
+        table = RichTable(title=title, caption=Text(told, "dim"), title_justify="left",
+                          caption_justify="left", box=box.SIMPLE_HEAD)  # fmt: skip
         for index, name in enumerate(self.columns):
-            right = self.numeric(index)
-            table.add_column(Text(escape.plain(name)), justify="right" if right else "left")
+            table.add_column(
+                Text(escape.plain(name)),
+                justify="right" if self.numeric(index) else "left",
+                overflow="fold",
+                # A verdict must not lose its end to a narrow terminal.
+                no_wrap=any(isinstance(cell, Mark) for cell in self.column(name)),
+            )
         for row in self.rows:
-            table.add_row(*(Text(escape.plain(_written(cell))) for cell in row))
+            table.add_row(
+                *(Text(escape.plain(_written(cell)), _STYLES[_tone(cell)]) for cell in row)
+            )
         return table
 
     def to_markdown(self) -> str:
@@ -242,9 +255,16 @@ class Table:
         for i in others:
             label = f' data-label="{escape.html(self.columns[i])}"' if cards else ""
             cell = row[i]
-            kinds = self._classes(i) + ([cell.tone] if isinstance(cell, Check | Mark) else [])
+            kinds = self._classes(i) + ([_tone(cell)] if isinstance(cell, Check | Mark) else [])
             cells.append(f"<td{_class(kinds)}{label}>{_html_cell(cell)}</td>")
         return f"<tr>{head}{''.join(cells)}</tr>"
+
+
+_STYLES = {"good": "green", "bad": "bold red", "open": "yellow", "quiet": ""}
+
+
+def _tone(cell: Cell) -> str:
+    return cell.tone if isinstance(cell, Check | Mark) else "quiet"
 
 
 def _written(cell: Cell) -> str:
