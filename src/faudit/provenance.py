@@ -103,13 +103,19 @@ def versions() -> dict[str, str]:
     >>> sorted(versions())
     ['faudit', 'numpy', 'python', 'torch']
     """
-    found = {"python": platform.python_version()}
-    for name in ("faudit", "torch", "numpy"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "unknown"
-    return found
+    return {"python": platform.python_version(), **dict(_installed())}
+
+
+@cache
+def _installed() -> tuple[tuple[str, str], ...]:
+    return tuple((name, _version(name)) for name in ("faudit", "torch", "numpy"))
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def machine(device: str) -> str:
