@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from faudit.errors import DataError, NetworkError, RuleError
 from faudit.networks.values import kind, map_tensors
-from faudit.networks.view import Network, Pass
+from faudit.networks.view import Network, Pass, evaluating
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(logits, targets) -> one loss per sample."""
@@ -93,7 +94,7 @@ class Local:
 class Scene:
     """One batch inside a network: detached values, and callables that ask the network more.
 
-    ``error`` is e = dL/dlogits and ``output_credit`` is g_L = dL/dh_L, both per sample.
+    ``each`` holds every sample's loss and ``error`` its e = dL/dlogits.
     """
 
     network: Network
@@ -102,14 +103,21 @@ class Scene:
     loss: Loss
     states: tuple[Tensor, ...]
     logits: Tensor
+    each: Tensor
     error: Tensor
-    output_credit: Tensor
     local: Local
 
     @property
     def depth(self) -> int:
         """The number of blocks, L."""
         return len(self.states) - 1
+
+    @cached_property
+    def output_credit(self) -> Tensor:
+        """g_L = dL/dh_L of every sample."""
+        last = self.depth
+        found = _derivatives(self.local.logits, self.local.leaves[last:], self.error, first=last)
+        return found[0]
 
     def block(self, index: int, h: Tensor) -> Tensor:
         """What leaves block ``index`` when ``h`` enters it."""
@@ -130,31 +138,15 @@ class Scene:
 
         With ``backward`` other weights carry it; sign-symmetric and learned feedback are this.
         """
-        self._refuse_detour(self.local.outputs[index + 1], index)
+        _refuse_detour(self.network, self.local, index)
         if index == self.depth - 1:
-            self._refuse_detour(self.local.logits, self.depth)
+            _refuse_detour(self.network, self.local, self.depth)
         if backward is None:
             start, end = self.local.leaves[index], self.local.outputs[index + 1]
         else:
             start, end = self._rerun(index, backward)
         (carried,) = torch.autograd.grad(end, start, credit, retain_graph=backward is None)
         return carried
-
-    def _refuse_detour(self, output: Tensor, index: int) -> None:
-        """Refuse an ``output`` that hears more than h_index: a chain of blocks would miss a way."""
-        earlier = self.local.leaves[:index]
-        if not earlier or not output.requires_grad:
-            return
-        heard = torch.autograd.grad(
-            output, earlier, output.detach(), retain_graph=True, allow_unused=True
-        )
-        around = [f"h_{i}" for i, g in enumerate(heard) if g is not None]
-        if around:
-            reader = "the readout" if index == self.depth else f"{self.network.names[index]!r}"
-            raise NetworkError(
-                f"{reader} uses {', '.join(around)} besides h_{index}, so credit carried back from"
-                " block to block would miss a way; name blocks that hold both ends of it"
-            )
 
     def _rerun(self, index: int, backward: Backward) -> tuple[Tensor, Tensor]:
         with grading():
@@ -164,6 +156,37 @@ class Scene:
                 end = self.block(index, start)
         replaced.check(self.network.names[index])
         return start, end
+
+
+def check_series(network: Network, x: Any) -> None:
+    """Refuse a network in which credit carried back from block to block would miss a way.
+
+    >>> from faudit.networks.zoo import ResMLP
+    >>> check_series(Network.of(ResMLP(inputs=6, width=4, depth=2, classes=3)), torch.zeros(2, 6))
+    """
+    with grading(), evaluating(network.module):
+        local = _cut_pass(network, _ordinary(x))
+    for index in range(network.depth + 1):
+        _refuse_detour(network, local, index)
+
+
+def _refuse_detour(network: Network, local: Local, index: int) -> None:
+    """Refuse a block, or the readout, that uses other states than h_index; asked once for each."""
+    output = local.logits if index == network.depth else local.outputs[index + 1]
+    earlier = local.leaves[:index]
+    if index in network.proven or not earlier or not output.requires_grad:
+        return
+    heard = torch.autograd.grad(
+        output, earlier, output.detach(), retain_graph=True, allow_unused=True
+    )
+    around = [f"h_{i}" for i, g in enumerate(heard) if g is not None]
+    if around:
+        reader = "the readout" if index == network.depth else f"{network.names[index]!r}"
+        raise NetworkError(
+            f"{reader} uses {', '.join(around)} besides h_{index}, so credit carried back from"
+            " block to block would miss a way; name blocks that hold both ends of it"
+        )
+    network.proven.add(index)
 
 
 def scene(network: Network, x: Any, targets: Tensor, loss: Loss = cross_entropy) -> Scene:
@@ -178,9 +201,18 @@ def scene(network: Network, x: Any, targets: Tensor, loss: Loss = cross_entropy)
     with grading():
         x, targets = _ordinary(x), _ordinary(targets)
         local = _cut_pass(network, x)
-        error, credit = _output_gradients(local, targets, loss)
+        each, error = _judged(local.logits, targets, loss)
     states = tuple(h.detach() for h in local.leaves)
-    return Scene(network, x, targets, loss, states, local.logits.detach(), error, credit, local)
+    logits = local.logits.detach()
+    return _heard(Scene(network, x, targets, loss, states, logits, each, error, local))
+
+
+def _heard(seen: Scene) -> Scene:
+    """The scene, once it is known that the network's logits depend on its last state."""
+    if "heard" not in seen.network.proven:
+        _ = seen.output_credit
+        seen.network.proven.add("heard")
+    return seen
 
 
 def gradients(
@@ -249,12 +281,12 @@ def _cut_pass(network: Network, x: Any) -> Local:
     return Local(seen.states, tuple(outputs), seen.updates, seen.logits)
 
 
-def _output_gradients(local: Local, targets: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
-    logits = local.logits.detach().requires_grad_()
-    (error,) = torch.autograd.grad(loss(logits, targets).sum(), logits)
-    last = len(local.leaves) - 1
-    (credit,) = _derivatives(local.logits, local.leaves[last:], error, first=last)
-    return error, credit
+def _judged(logits: Tensor, targets: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
+    """Every sample's loss and its gradient in the logits."""
+    leaf = logits.detach().requires_grad_()
+    each = loss(leaf, targets)
+    (error,) = torch.autograd.grad(each.sum(), leaf)
+    return each.detach(), error
 
 
 def _derivatives(

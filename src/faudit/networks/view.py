@@ -128,6 +128,8 @@ class Network(ABC):
         self.module = module
         self.blocks = tuple(blocks)
         self.names = tuple(names)
+        self.proven: set[int | str] = set()
+        """The checks that this network has passed, so that no step repeats them."""
 
     @staticmethod
     def of(model: nn.Module | Network, blocks: str | Sequence[str] | None = None) -> Network:
