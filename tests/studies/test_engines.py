@@ -188,5 +188,20 @@ def test_runs_in_other_hands_are_waited_for_or_left(tmp_path: Path) -> None:
     assert work(tmp_path, patience=0) == 0
 
 
+@pytest.mark.parametrize("damage", ["", "{", tiny("seed=3").to_json()])
+def test_a_damaged_request_keeps_nobody_from_the_others_and_is_made_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    store = Store.open(tmp_path)
+    store.want([tiny("seed=1"), tiny("seed=2")])
+    broken = tmp_path / "wanted" / f"{tiny('seed=1').digest}.json"
+    broken.write_text(damage)
+    assert work(tmp_path, patience=0) == 1
+    assert "passed over: " in capsys.readouterr().err
+    assert store.digests() == [tiny("seed=2").digest]
+    assert store.claimed() == []
+    assert not inline([tiny("seed=1")], tmp_path)[tiny("seed=1")].outcome.reason
+
+
 def test_stopped_carries_the_exit_code_for_requeueing() -> None:
     assert Stopped("x").exit_code == 75

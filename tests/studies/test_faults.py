@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -295,6 +296,42 @@ def test_a_damaged_run_is_made_again_and_kept_aside(tmp_path: Path) -> None:
     make([SHORT], tmp_path)
     assert table(tmp_path) == whole
     assert len(list((tmp_path / "superseded").iterdir())) == 1
+
+
+def test_no_flipped_bit_or_cut_in_the_workshop_changes_the_table(tmp_path: Path) -> None:
+    """Whatever an interrupted run left, damaged anywhere: checkpoints, attempt, diary, request."""
+    make([SHORT], tmp_path / "whole")
+    left = tmp_path / "left"
+
+    def dies_before_publishing() -> None:
+        store = Store.open(left)
+        store.want([SHORT])
+        store.note_death(SHORT.digest, "crash")
+        store.publish = lambda *_: os._exit(9)  # type: ignore[method-assign, return-value]
+        attempt(store, SHORT.digest)
+
+    assert ended(forked(dies_before_publishing)) == 9
+    files = [p.relative_to(left) for p in sorted(left.rglob("*")) if p.is_file()]
+    assert {p.suffix for p in files} >= {".safetensors", ".json", ".jsonl"}
+    places = random.Random(1)
+    for file in (f for f in files if f.name != "faudit-store.json"):
+        for turn in range(4):
+            folder = Path(shutil.copytree(left, tmp_path / "damaged"))
+            raw = bytearray((folder / file).read_bytes())
+            at = places.randrange(len(raw))
+            raw[at] ^= 1 << places.randrange(8)
+            (folder / file).write_bytes(raw[:at] if turn == 0 else raw)
+            make([SHORT], folder)
+            assert table(folder) == table(tmp_path / "whole"), (file, at, turn)
+            assert list((folder / "work").iterdir()) == []
+            shutil.rmtree(folder)
+
+
+def test_a_damaged_last_word_is_no_word(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    for text in ('{"cod": 70}', "[70]", "{", "", "null"):
+        (store.room(SHORT.digest) / "ending.json").write_text(text)
+        assert last_word(store, SHORT.digest, ends.CRASH) == "the process ended with exit code 70"
 
 
 def test_a_false_finished_attempt_is_not_published(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def _leave_word(store: Store, digest: str, code: int, error: Exception) -> None:
 
 def last_word(store: Store, digest: str, code: int) -> str:
     """What an attempt that ended with this code had to say."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, LookupError, TypeError):
         word = json.loads((store.room(digest) / "ending.json").read_text())
         if word["code"] == code:
             return str(word["message"])

@@ -273,7 +273,11 @@ class Supervision:
         if digest in self.store:  # published between the look and the claim
             claim.release()
             return True
-        width = min(self.store.recipe(digest).threads, self.slots)
+        try:
+            width = min(self.store.recipe(digest).threads, self.slots)
+        except FauditError:
+            claim.release()
+            raise
         if width > self.free:
             claim.release()
             return False

@@ -195,9 +195,9 @@ class Store:
     def want(self, recipes: Iterable[Recipe]) -> None:
         """Ask for runs; whoever works on this store will find them."""
         for recipe in recipes:
-            path = self._wanted(recipe.digest)
-            if recipe not in self and not path.exists():
-                atomic.write(path, recipe.to_json(), durable=False)
+            path, text = self._wanted(recipe.digest), recipe.to_json()
+            if recipe not in self and _read_text(path) != text:
+                atomic.write(path, text, durable=False)
 
     def wanted(self) -> list[str]:
         """The runs that were asked for and are not published."""
@@ -370,6 +370,14 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
             with suppress(ValueError, FauditError):
                 found.append(unline(text))
     return found
+
+
+def _read_text(path: Path) -> str:
+    """What a file says; nothing if it is not there."""
+    try:
+        return path.read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -284,6 +285,16 @@ def work(
     0
     """
     store = store if isinstance(store, Store) else Store.open(store)
-    wanted = store.wanted()
+    wanted = [digest for digest in store.wanted() if _can_be_read(store, digest)]
     Local(slots=slots, patience=patience).work(store, wanted, lambda: None)
     return sum(digest in store for digest in wanted)
+
+
+def _can_be_read(store: Store, digest: str) -> bool:
+    """Whether a wanted recipe is whole; one that is not must not keep workers from the others."""
+    try:
+        return store.recipe(digest).digest == digest
+    except FauditError as error:
+        if digest not in store:
+            print(f"passed over: {error}", file=sys.stderr, flush=True)
+        return False
