@@ -58,6 +58,8 @@ def test_help_is_quick_and_does_not_import_torch() -> None:
         (["train", "frist"], "did you mean 'first'"),
         (["train", "no/such/recipe.toml"], "no/such/recipe.toml"),
         (["train", "first", "--engine", "locl"], "did you mean 'local'"),
+        (["train", "first", "--track", "wanbd"], "did you mean 'wandb'"),
+        (["train", "first", "--set", "device=cuda:9"], "device 'cuda:9' is not here"),
         (["train", "first", "--set", "data.name=cifar"], "unknown data set"),
         (["train", "first", "--set", "rule.name=dfaa"], "did you mean 'dfa'"),
         (["measure"], "name at least one bundle"),

@@ -146,6 +146,8 @@ def train(
     sets: Sets = None,
     engine: str = "local",
     slots: int | None = None,
+    same_code: Annotated[bool, Parameter(negative="")] = False,
+    track: str | None = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     voice: Voice = USUAL,
 ) -> int:
@@ -161,6 +163,10 @@ def train(
         local, ray[:ADDRESS] or slurm.
     slots
         How many runs at once; one per core by default. Runs on a GPU share it.
+    same_code
+        Also make again what another version of the code made.
+    track
+        Also show every finished run in wandb, trackio or tensorboard, if that is installed.
     dry_run
         Only list the runs, which are there, and what the others may cost.
     """
@@ -170,13 +176,14 @@ def train(
 
     wanted = _recipes(recipes, sets)
     if dry_run:
-        planned = plan(wanted, store)
+        planned = plan(wanted, store, same_code=same_code)
         print(_json(_planned(planned)) if voice.as_json else planned)
         return PASS
     chosen = _engine(engine, slots)
     here = engine.partition(":")[0] == "local"
-    check((run.recipe for run in plan(wanted, store).todo), here=here)
-    summary = train_all(wanted, store, engine=chosen, show=_board(voice))
+    options: dict[str, Any] = {"same_code": same_code, "track": track}
+    check((run.recipe for run in plan(wanted, store, same_code=same_code).todo), here=here)
+    summary = train_all(wanted, store, engine=chosen, show=_board(voice), **options)
     outcomes = {digest: outcome.to_dict() for digest, outcome in summary.outcomes.items()}
     if voice.verbose and not voice.as_json:
         print("\n".join(f"{digest}: {one}" for digest, one in summary.outcomes.items()))

@@ -177,9 +177,10 @@ class Screen:
         self.console = console
         self.clock = Clock()
         self.live = Live(console=console, refresh_per_second=4, transient=True)
-        self.live.start()
 
     def show(self, status: Status) -> None:
+        # Not before there is something to show: a study that is refused never closes its board.
+        self.live.start()
         self.live.update(self._table(status))
 
     def note(self, message: str) -> None:
