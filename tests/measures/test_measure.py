@@ -610,6 +610,7 @@ BAD_INPUT: dict[str, tuple[Any, Any, str]] = {
     "labels in a column": (X, Y[:, None], r"targets of shape \(4,\), not \(4, 1\)"),
     "too few labels": (X, Y[:3], r"\(4, 4\) and targets of shape \(3,\) do not have the same"),
     "float labels": (X, Y.float(), "needs class indices, not a float32 tensor"),
+    "complex labels": (X, Y.to(torch.complex64), "needs class indices, not a complex64 tensor"),
     "yes or no": (X, Y > 0, "needs class indices, not a bool tensor"),
     "one number": (X, 2, "one entry per sample"),
     "text": (X, "cat", "targets must be a tensor, not str"),
@@ -714,6 +715,7 @@ BAD_CREDITS = {
     "whole numbers": (_states(torch.int64), "credit a_0 is a int64 tensor"),
     "name": ("dfa", "credits must be a credit rule.* not 'dfa'"),
     "number": (3, "credits must be a credit rule"),
+    "class": (RULES["dfa"], r"credits is the class DFA; give the rule that trained"),
     "callable": (lambda scene: None, "1 credits for 3 states"),
 }
 

@@ -246,6 +246,18 @@ def test_a_module_that_is_no_network_is_refused_by_name(name):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_weights_that_hold_no_numbers_are_refused_by_name():
+    lazy = nn.Sequential(nn.LazyLinear(4), nn.Sequential(nn.Linear(4, 4)))
+    with pytest.raises(NetworkError, match=r"0.weight of Sequential is lazy: run the model once"):
+        Network.of(lazy, ["1"])
+    lazy(torch.zeros(2, 3))
+    assert Network.of(lazy, ["1"]).depth == 1
+    with torch.device("meta"):
+        ghost = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    with pytest.raises(NetworkError, match=r"weight 0.weight of Sequential is on the meta device"):
+        Network.of(ghost, ["0"])
+
+
 def test_a_scripted_module_is_refused():
     scripted = torch.jit.trace(nn.Linear(2, 2), torch.zeros(1, 2))
     with pytest.raises(NetworkError, match="give the module it came from"):

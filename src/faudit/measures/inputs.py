@@ -121,6 +121,11 @@ def _check_alone(loss: Loss, logits: Tensor, targets: Tensor, values: Tensor) ->
 
 def checked_source(credits: Any) -> Any:
     """What can be asked for credits: a rule, a callable, a list for one batch, or nothing."""
+    if isinstance(credits, type):
+        raise RuleError(
+            f"credits is the class {credits.__name__}; give the rule that trained the network, or"
+            " make_rule(name, network.layout(x))"
+        )
     known = credits is None or callable(credits) or hasattr(credits, "credits")
     if not known and (isinstance(credits, str) or not isinstance(credits, Sequence)):
         raise RuleError(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from faudit.errors import NetworkError
 
@@ -13,6 +14,14 @@ SEQUENCES = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 """Modules that hold blocks in the order they run."""
 
 Named = list[tuple[str, nn.Module]]
+
+
+def check_made(model: nn.Module) -> None:
+    """Refuse a module with weights that have a shape at most, and no numbers yet."""
+    for name, weight in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(weight) or weight.is_meta:
+            why = "lazy: run the model once" if is_lazy(weight) else "on the meta device: load it"
+            raise NetworkError(f"weight {name} of {type(model).__name__} is {why} first")
 
 
 def sequence_at(model: nn.Module, name: str) -> Named:

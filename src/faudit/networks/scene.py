@@ -57,7 +57,7 @@ def check_labels(logits: Tensor, targets: Tensor, *, everywhere: bool = True) ->
     """
     if targets.is_floating_point() and targets.shape == logits.shape:
         return  # one probability per class
-    if targets.is_floating_point() or targets.dtype == torch.bool:
+    if targets.dtype.is_floating_point or targets.dtype.is_complex or targets.dtype == torch.bool:
         raise DataError(
             f"cross-entropy needs class indices, not {kind(targets)}; for other targets give loss="
         )

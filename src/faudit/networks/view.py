@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from faudit.errors import NetworkError
-from faudit.networks.finding import find_blocks, sequence_at
+from faudit.networks.finding import check_made, find_blocks, sequence_at
 from faudit.networks.values import (
     as_state,
     call,
@@ -152,6 +152,7 @@ class Network(ABC):
             raise NetworkError(f"a network is made from a torch.nn.Module, not from {model!r:.80}")
         if isinstance(model, torch.jit.ScriptModule):
             raise NetworkError("a scripted module hides its states; give the module it came from")
+        check_made(model)
         known = sequence_at(model, "blocks")
         if blocks is None and not known and _reports(model):
             return ReportedNetwork(model)
