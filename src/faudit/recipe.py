@@ -18,8 +18,11 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from faudit.errors import RecipeError
 
@@ -46,6 +49,14 @@ class _Part(BaseModel):
 
     # Inside a recipe the parts are checked by the recipe, whose errors then give the whole path.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        name = info.field_name or ""
+        if isinstance(value, bool) and cls.model_fields[name].annotation is not bool:
+            raise PydanticCustomError("truth", "true and false are no value for this")
+        return value
 
 
 class Named(_Part):
