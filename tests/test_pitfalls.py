@@ -141,6 +141,15 @@ def test_the_text_shows_both_numbers_and_the_fix() -> None:
     assert "\n" not in pitfall.fix
 
 
+def test_a_notebook_shows_both_numbers_and_no_markup_of_others() -> None:
+    (pitfall,) = reproduce(["norm-minus-one"])
+    html = pitfall.replace(title="<b>", wrong_way="<script>")._repr_html_()
+    assert f"{pitfall.wrong:.3g}" in html
+    assert f"{pitfall.right:.3g}" in html
+    assert "<b>" not in html
+    assert "<script>" not in html
+
+
 def test_wrong_use_is_an_error() -> None:
     with pytest.raises(FauditError, match="unknown pitfall 'norm'"):
         reproduce(["norm"])

@@ -204,3 +204,17 @@ def test_outcomes_without_examples_still_give_a_margin() -> None:
     run = group(read([replace(made, outcome=bare), base]), "FA").runs[0]
     assert run.verdict is not None
     assert run.verdict.finding("D3").value == pytest.approx(0.4 - (base.outcome.accuracy or 0))
+
+
+def test_a_setting_knows_whether_its_methods_share_a_baseline() -> None:
+    own = [bundle(recipe(rule, epochs=5, blocks=b)) for rule in ("bp", "dfa") for b in (None, 0)]
+    assert not read(own).settings[0].one_baseline
+    shared = [bundle(recipe(rule, epochs=5)) for rule in ("bp", "dfa")]
+    shared.append(bundle(recipe("dfa", epochs=5, blocks=0)))
+    assert read(shared).settings[0].one_baseline
+
+
+def test_a_dossier_shows_itself_as_its_verdicts() -> None:
+    html = read([bundle(recipe("bp", epochs=5))])._repr_html_()
+    assert "INCOMPLETE(D3)" in html
+    assert html.count("<table") == html.count("</table>") == 1

@@ -23,7 +23,7 @@ from faudit.report.cells import Value
 from faudit.report.contents import all_plates
 from faudit.report.inline import Styles
 from faudit.report.plate import FORMATS, Panel, Plate
-from faudit.report.style import MARKERS, PALETTE, SERIES, looks
+from faudit.report.style import MARKERS, PALETTE, SERIES, colour, looks
 from tests.report.samples import SEEDS, bundle, recipe
 from tests.report.test_escape import HOSTILE, TEXT
 
@@ -361,3 +361,16 @@ def test_a_plate_of_ones_own_needs_only_something_to_draw() -> None:
     plate = Plate("mine", "Mine", "A line.", (Panel("p", lambda ax: ax.plot([1, 2])),))
     assert "<figcaption>" in plate._repr_html_()
     assert plate.inline(0).startswith("<svg")
+
+
+def test_each_bar_is_marked_with_its_own_baseline_where_they_differ() -> None:
+    accuracy = {"BP": Value(0.7), "DFA": Value(0.5)}
+    own = {"BP": Value(0.6), "DFA": Value(0.65)}
+    plate = figures.reporting_pair(accuracy, {}, own)
+    assert plate.panels[0].words == (
+        "BP 0.700 against frozen blocks 0.600; DFA 0.500 against frozen blocks 0.650"
+    )
+    lines = [line for line in plate.figure(0).axes[0].lines if line.get_color() == colour("alarm")]
+    assert [line.get_xdata()[0] for line in lines] == [0.6, 0.65]
+    shared = figures.reporting_pair(accuracy, {}, Value(0.6)).figure(0).axes[0]
+    assert sum(line.get_color() == colour("alarm") for line in shared.lines) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from html import escape
+
 from pydantic import Field
 
 from faudit.measures.evidence import Record
@@ -39,6 +41,16 @@ class Pitfall(Record):
     def anchor(self) -> str:
         """Where it is explained."""
         return f"{PAGE}#{self.code}"
+
+    def _repr_html_(self) -> str:
+        rows = ((self.wrong, self.wrong_way), (self.right, self.right_way))
+        cells = "".join(
+            f"<tr><td>{value:.3g}</td><td>{escape(way)}</td></tr>" for value, way in rows
+        )
+        return (
+            f"<table><caption>{escape(self.title)}: {escape(self.quantity)}</caption>{cells}</table>"
+            f"<p>{escape(self.explanation)} Fix: {escape(self.fix)}.</p>"
+        )
 
     def __str__(self) -> str:
         lines = [

@@ -94,10 +94,11 @@ def _values(groups: Sequence[Group], name: str, style: tables.Style) -> dict[str
 
 
 def _pair(setting: Setting) -> Plate:
-    accuracy = _values(setting.methods, "accuracy", "share")
-    return figures.reporting_pair(
-        accuracy, _values(setting.methods, "gamma", "signed"), setting.frozen
-    )
+    methods = setting.methods
+    own = _values(methods, "frozen", "share")
+    frozen = setting.frozen if setting.one_baseline else own
+    gamma = _values(methods, "gamma", "signed")
+    return figures.reporting_pair(_values(methods, "accuracy", "share"), gamma, frozen)
 
 
 def _across(dossier: Dossier) -> Iterator[Plate]:
@@ -124,7 +125,12 @@ def _any_flag(flagged: tuple[bool | None, ...]) -> bool | None:
 
 def _trajectories(setting: Setting) -> Plate:
     histories = {group.label: group.histories for group in setting.methods if group.histories}
-    return figures.trajectories(histories, frozen=setting.frozen)
+    return figures.trajectories(histories, frozen=_shared(setting))
+
+
+def _shared(setting: Setting) -> Value | None:
+    # Where every method has a baseline of its own there is no one line to draw.
+    return setting.frozen if setting.one_baseline else None
 
 
 def _utilities(dossier: Dossier) -> dict[str, tuple[figures.Values, figures.Values]]:
@@ -175,7 +181,7 @@ def _penalties(dossier: Dossier) -> list[Plate]:
             dose = figures.Dose(group.recipe.training.penalty, group.evidence, accuracies)
             doses.setdefault(group.label, []).append(dose)
         setting = settings[family[0].setting]
-        plate = figures.penalty_response(doses, setting.frozen)
+        plate = figures.penalty_response(doses, _shared(setting))
         title = setting.label.partition(", λ")[0]
         made.append(replace(plate, name=f"{plate.name}-{number:02d}-{slug(title)}", title=title))
     return made

@@ -275,6 +275,11 @@ class Setting:
         return tuple(group for group in self.groups if group.role == "method")
 
     @property
+    def one_baseline(self) -> bool:
+        """Whether all methods here are held against the same frozen blocks."""
+        return len({group.frozen_rule for group in self.methods if group.frozen_rule}) < 2
+
+    @property
     def frozen(self) -> Value | None:
         """What the frozen blocks reach that the methods here are held against."""
         found = [run.baseline for group in self.methods for run in group.runs if run.baseline]
@@ -293,6 +298,11 @@ class Dossier:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", tuple(g for s in self.settings for g in s.groups))
+
+    def _repr_html_(self) -> str:
+        from faudit.report.tables import verdict_table
+
+        return verdict_table(self.methods)._repr_html_()
 
     @property
     def methods(self) -> tuple[Group, ...]:

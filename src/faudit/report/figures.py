@@ -34,8 +34,10 @@ RANGE = "Lines are means over seeds; shades reach from the lowest to the highest
 # -- what is usually reported ---------------------------------------------------------------------
 
 
-def reporting_pair(accuracy: Values, gamma: Values, frozen: Value | None = None) -> Plate:
+def reporting_pair(accuracy: Values, gamma: Values, frozen: Value | Values | None = None) -> Plate:
     """Accuracy and aggregate cosine: the pair that looks fine either way; the paper, Figure 1.
+
+    ``frozen`` is what frozen blocks reach: for all methods, or of each method's own baseline.
 
     >>> plate = reporting_pair({"DFA": Value(0.306)}, {"DFA": Value(0.10)}, Value(0.349))
     >>> plate.panels[0].words
@@ -54,35 +56,50 @@ def reporting_pair(accuracy: Values, gamma: Values, frozen: Value | None = None)
     )
 
 
-def _bars(title: str, values: Values, frozen: Value | None, height: float) -> Panel:
-    words = [f"{name} {value}" for name, value in values.items()]
-    words += [f"frozen blocks {frozen}"] if frozen else []
+def _bars(title: str, values: Values, frozen: Value | Values | None, height: float) -> Panel:
+    shared = frozen if isinstance(frozen, Value) else None
+    own = frozen if isinstance(frozen, Mapping) else {}
+    words = [_bar_told(name, value, own.get(name)) for name, value in values.items()]
+    words += [f"frozen blocks {shared}"] if shared else []
 
     def draw(ax: Axes) -> None:
         on.rows(ax, list(values))
-        for row, (name, look) in enumerate(looks(values).items()):
-            _bar(ax, row, values[name], look)
+        lines = [v.mean for v in (*own.values(), *([shared] if shared else ()))]
         ends = [v.mean + (v.spread or 0) for v in values.values()]
         low = min([v.mean - (v.spread or 0) for v in values.values()] + [0.0])
-        ax.set_xlim(low * 1.15, 1.28 * max([*ends, frozen.mean if frozen else 0.0, 0.05]))
+        ax.set_xlim(low * 1.15, 1.28 * max([*ends, *lines, 0.05]))
+        for row, (name, look) in enumerate(looks(values).items()):
+            _bar(ax, row, values[name], look, own.get(name))
         ax.axvline(0, color=colour("faint"), lw=0.8)
-        if frozen:
-            on.upright(ax, _frozen_limit(frozen))
+        if shared:
+            on.upright(ax, _frozen_limit(shared))
+        elif own:
+            ax.annotate("dashed: own frozen blocks", (1, 1), (0, 2), xycoords="axes fraction",
+                        textcoords="offset points", color=colour("alarm"), fontsize=7.5,
+                        ha="right", va="bottom")  # fmt: skip
 
     return Panel(title, draw, "; ".join(words), (3.6, height), 17)
+
+
+def _bar_told(name: str, value: Value, frozen: Value | None) -> str:
+    return f"{name} {value}" + (f" against frozen blocks {frozen}" if frozen else "")
 
 
 def _frozen_limit(frozen: Value) -> Limit:
     return Limit(frozen.mean, f"frozen blocks {frozen.mean:.3f}")
 
 
-def _bar(ax: Axes, row: int, value: Value, look: Look) -> None:
+def _bar(ax: Axes, row: int, value: Value, look: Look, frozen: Value | None) -> None:
     ax.barh(row, value.mean, height=0.52, color=look.colour, alpha=0.85, zorder=2)
     if value.spread:
         ax.errorbar(
             value.mean, row, xerr=value.spread, color=colour("ink"), lw=1, capsize=2.5, zorder=3
         )
     end = max(value.mean + (value.spread or 0), 0.0)
+    if frozen:
+        ax.plot([frozen.mean] * 2, [row - 0.45, row + 0.45], color=colour("alarm"), lw=1.1,
+                dashes=(3, 1.5), zorder=4)  # fmt: skip
+        end = max(end, frozen.mean)
     label = str(Value(value.mean, style=value.style))
     ground = {"facecolor": colour("ground"), "edgecolor": "none", "pad": 0.8}
     ax.annotate(

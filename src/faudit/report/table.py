@@ -177,7 +177,7 @@ class Table:
         return self.to_text()
 
     def _repr_html_(self) -> str:
-        return self.to_html()
+        return f'<div class="faudit"><style>{_NOTEBOOK}</style>{self.to_html()}</div>'
 
     # -- parts ------------------------------------------------------------------------------------
 
@@ -299,6 +299,18 @@ def _latex_number(number: Spelled) -> str:
         digits = rf"{grouped} \times 10^{{{number.exponent}}}"
     rest = " ".join(filter(None, (number.unit, number.remark)))
     return f"${digits}$~{escape.latex(rest)}" if rest else f"${digits}$"
+
+
+# A notebook has its own idea of tables; colours here stand out from light and dark grounds alike.
+_NOTEBOOK = (
+    ".faudit caption{text-align:left;font-weight:600}"
+    ".faudit caption small,.faudit td small{display:block;font-weight:400;opacity:.75}"
+    ".faudit :is(th,td){text-align:left;vertical-align:baseline}"
+    ".faudit .number{text-align:right;white-space:nowrap}"
+    ".faudit .unseen{display:none!important}.faudit .spread,.faudit .note{opacity:.75}"
+    ".faudit :is(.bad .value,.mark.bad){color:#d0453c;font-weight:600}"
+    ".faudit .mark.good{color:#2c8a5f;font-weight:600}"
+)
 
 
 # -- HTML -----------------------------------------------------------------------------------------
