@@ -48,7 +48,8 @@ class Pitfall(Record):
             f"<tr><td>{value:.3g}</td><td>{escape(way)}</td></tr>" for value, way in rows
         )
         return (
-            f"<table><caption>{escape(self.title)}: {escape(self.quantity)}</caption>{cells}</table>"
+            f"<table><caption>{escape(self.title)}: {escape(self.quantity)}</caption>"
+            f"{cells}</table>"
             f"<p>{escape(self.explanation)} Fix: {escape(self.fix)}.</p>"
         )
 
