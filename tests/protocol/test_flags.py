@@ -56,8 +56,8 @@ CAUSES = [
     ("buffers-changed", with_fact("buffers_changed", "norm.running_mean"), {}),
     ("depth-ceiling", CLEAN, {"accuracy": 0.79, "frozen_accuracy": 0.908, "bp_accuracy": 0.796}),
     ("depth-ceiling", CLEAN, {"frozen_accuracy": 0.99, "bp_accuracy": None}),
-    ("too-few-samples", CLEAN.replace(samples=64), {}),
-    ("too-few-samples", CLEAN, {"test_samples": 500}),
+    ("too-few-samples", CLEAN.replace(samples=127), {}),
+    ("too-few-samples", CLEAN, {"test_samples": 999}),
     ("borderline", CLEAN, {"accuracy": 0.372}),
     ("borderline", CLEAN.replace(growth=(1.0, 1.0, 1.0, 40.0)), {}),
     ("borderline", CLEAN.replace(reference_norm=(1.0,) * 4 + (128 * 1.8e-7,)), {}),
@@ -91,6 +91,7 @@ def test_a_clean_run_has_no_flags() -> None:
     [
         (with_fact("nondeterministic_spread", 1e-7), {}),  # the last digits of a parallel sum
         (with_fact("nondeterministic_spread", nan), {}),
+        (CLEAN.replace(samples=128), {"test_samples": 1000}),
         (CLEAN, {"accuracy": 0.40}),
         (CLEAN.replace(growth=(1.0, 1.0, 1.0, 11.0)), {}),
         (CLEAN.replace(gamma=0.004, deep_cosine=-0.006, cosine_aggregates={}), {}),  # noise
