@@ -150,6 +150,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "resmlp without norms": lambda: staged(
         lambda: ResMLP(12, 6, 2, 3, terminal_norm=False, block_norm=False), 12
     ),
+    "resmlp without skips": lambda: staged(lambda: ResMLP(12, 6, 2, 3, skip=False), 12),
     "studentnet": lambda: staged(lambda: StudentNet(8, 6, 2, 3), 8),
     "vitmini": lambda: staged(lambda: ViTMini(8, 4, 8, 2, 3, heads=2), 3, 8, 8, count=4),
     "smallresnet": lambda: staged(lambda: SmallResNet((3, 4), 3), 3, 4, 4, count=4),

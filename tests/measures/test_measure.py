@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -159,6 +161,22 @@ def _of_every_sample(problem: reference.Problem, source: Any) -> reference.Credi
             perturbations=0,
         )
     return found
+
+
+def test_no_batch_is_kept_once_the_next_is_there():
+    problem, alive = PROBLEMS["resmlp"](), []
+
+    def loader():
+        for _ in range(6):
+            x = problem.x.clone()
+            alive.append(weakref.ref(x))
+            yield x, problem.y
+            del x
+            gc.collect()
+            assert sum(ref() is not None for ref in alive) <= 1
+
+    found = measure(problem.module, loader(), None, rule_for(problem), perturbations=2)
+    assert found.samples == 6 * len(problem.x)
 
 
 def test_no_null_without_feedback():
