@@ -246,6 +246,28 @@ def test_a_module_that_is_no_network_is_refused_by_name(name):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+        RuntimeError("CUDA error: unspecified launch failure"),
+        KeyboardInterrupt(),
+    ],
+)
+def test_what_the_machine_could_not_do_is_not_the_inputs_fault(error):
+    def fail(_):
+        raise error
+
+    for model in (ResMLP(4, 4, 1, 3), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))):
+        part = model.flat if isinstance(model, ResMLP) else model[0]
+        part.forward = fail
+        network = Network.of(model, None if isinstance(model, ResMLP) else ["1"])
+        with pytest.raises(type(error)) as raised:
+            network.trace(torch.zeros(2, 4))
+        assert raised.value is error
+
+
 def test_weights_that_hold_no_numbers_are_refused_by_name():
     lazy = nn.Sequential(nn.LazyLinear(4), nn.Sequential(nn.Linear(4, 4)))
     with pytest.raises(NetworkError, match=r"0.weight of Sequential is lazy: run the model once"):

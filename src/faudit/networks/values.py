@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from inspect import signature
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from faudit.errors import NetworkError
@@ -33,15 +32,18 @@ FORWARD_ERRORS = (
 )  # fmt: skip
 """What layers and forwards raise on an input that is not theirs."""
 
+OF_THE_MACHINE = ("memory", "bad_alloc", "CUDA error")
+"""What the machine could not do says nothing of the input, and may be tried again."""
+
 
 @contextmanager
 def taking(module: nn.Module, x: Any) -> Iterator[None]:
     """Say which input a module was given when its forward fails on it, and how it failed."""
     try:
         yield
-    except torch.OutOfMemoryError:
-        raise
     except FORWARD_ERRORS as error:
+        if any(word in str(error) for word in OF_THE_MACHINE):
+            raise
         parts = x.items() if isinstance(x, Mapping) else [("", x)]
         given = ", ".join(f"{name} {kind(part)}".strip() for name, part in parts)
         why = " ".join(str(error).split())
