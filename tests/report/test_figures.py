@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations, pairwise
 from math import inf, nan
 from xml.etree import ElementTree
@@ -374,3 +375,13 @@ def test_each_bar_is_marked_with_its_own_baseline_where_they_differ() -> None:
     assert [line.get_xdata()[0] for line in lines] == [0.6, 0.65]
     shared = figures.reporting_pair(accuracy, {}, Value(0.6)).figure(0).axes[0]
     assert sum(line.get_color() == colour("alarm") for line in shared.lines) == 1
+
+
+def test_where_the_numbers_come_from_travels_inside_every_file() -> None:
+    plate = replace(figures.reporting_pair({"BP": Value(0.7)}, {}), stamp="3 runs <b> of torch")
+    files = plate.files()
+    assert b"3 runs &lt;b&gt; of torch" in files["svg"]
+    assert b"3 runs <b> of torch" in files["png"]
+    assert b"Subject" in files["pdf"]
+    assert "torch" not in plate.inline(0)  # the page says it once, in words
+    assert plate.files() == files

@@ -56,7 +56,7 @@ def test_every_table_with_numbers_carries_where_they_come_from(dossier: Dossier)
 def test_the_stamp_counts_runs_and_names_recipes(dossier: Dossier) -> None:
     group = dossier.methods[0]
     stamp = tables.stamp([group])
-    assert stamp.startswith(f"3 runs; recipes {group.digest};")
+    assert stamp.startswith(f"3 runs, 3 seeds in each row; recipes {group.digest};")
     assert "code a1b2c3d4e5f6" in stamp
 
 

@@ -53,7 +53,15 @@ def all_plates(dossier: Dossier) -> dict[str, list[Plate]]:
         "decisions": [figures.decision_utility(cases, heads=heads)],
         "thresholds": [figures.diagnostics(cases, heads=heads)],
     }
-    return {section: [p for p in plates if _worth(p)] for section, plates in made.items()}
+    stamp = tables.stamp(methods)
+    return {
+        section: [
+            plate if plate.stamp else replace(plate, stamp=stamp)
+            for plate in plates
+            if _worth(plate)
+        ]
+        for section, plates in made.items()
+    }
 
 
 def _worth(plate: Plate) -> bool:
@@ -71,7 +79,8 @@ def _each(dossier: Dossier, draw: Callable[[Setting], Plate], least: int = 1) ->
         if len(setting.methods) >= least:
             plate = draw(setting)
             name = f"{plate.name}-{number:02d}-{slug(setting.label)}"
-            found.append(replace(plate, name=name, title=setting.label))
+            stamp = tables.stamp(setting.groups)
+            found.append(replace(plate, name=name, title=setting.label, stamp=stamp))
     return found
 
 

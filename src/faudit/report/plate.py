@@ -19,7 +19,12 @@ from faudit.report.style import drawing
 
 FORMATS = ("svg", "pdf", "png")
 # Dates would make every file differ from the last.
-_METADATA = {"svg": {"Date": None, "Creator": "faudit"}, "pdf": {"CreationDate": None}, "png": {}}
+_METADATA: dict[str, dict[str, str | None]] = {
+    "svg": {"Date": None, "Creator": "faudit"},
+    "pdf": {"CreationDate": None},
+    "png": {},
+}
+_STAMP = {"svg": "Description", "pdf": "Subject", "png": "Description"}
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,8 @@ class Plate:
     caption: str
     panels: tuple[Panel, ...]
     columns: int = 3
+    stamp: str = ""
+    """Where the numbers come from; it travels inside the file."""
 
     def figure(self, only: int | None = None) -> Figure:
         """The matplotlib figure of all panels, or of one."""
@@ -101,12 +108,13 @@ class Plate:
             if (engine := figure.get_layout_engine()) is not None:
                 engine.execute(figure)
             figure.set_layout_engine("none")
-            return {form: _bytes(figure, form) for form in formats}
+            return {form: _bytes(figure, form, self.stamp) for form in formats}
 
 
-def _bytes(figure: Figure, form: str) -> bytes:
+def _bytes(figure: Figure, form: str, stamp: str) -> bytes:
     if form not in FORMATS:
         raise FauditError(unknown("figure format", form, FORMATS))
     out = BytesIO()
-    figure.savefig(out, format=form, dpi=200, metadata=_METADATA[form])
+    told = {_STAMP[form]: escape.plain(stamp)} if stamp else {}
+    figure.savefig(out, format=form, dpi=200, metadata={**_METADATA[form], **told})
     return out.getvalue()

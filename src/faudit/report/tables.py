@@ -573,4 +573,7 @@ def stamp(groups: Sequence[Group]) -> str:
     recipes = [group.digest for group in groups]
     listed = ", ".join(recipes[:6]) + (f" and {len(recipes) - 6} more" if len(recipes) > 6 else "")
     made = ", ".join([*versions, *codes, *devices])
-    return f"{len(runs)} run{'s' * (len(runs) != 1)}; recipes {listed}; {made}."
+    sizes = sorted({len(group.runs) for group in groups}) or [0]
+    seeds = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    each = f"{seeds} seed{'s' * (sizes[-1] != 1)} in each row"
+    return f"{len(runs)} run{'s' * (len(runs) != 1)}, {each}; recipes {listed}; {made}."
