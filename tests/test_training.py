@@ -322,6 +322,15 @@ def test_a_network_with_nothing_to_train_is_refused() -> None:
         parameter_parts(network, x)
 
 
+def test_an_output_that_is_not_a_number_is_never_right() -> None:
+    network, x = view("resmlp")
+    with torch.no_grad():
+        network.module.out_head.bias[0] = torch.nan  # type: ignore[operator, union-attr, index]
+    score = evaluate(network, [(x, torch.zeros_like(Y))])
+    assert score.accuracy == 0
+    assert not bool(score.correct.any())
+
+
 # -- the optimiser --------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from faudit.errors import DataError, NetworkError, NonFiniteError, RecipeError
 from faudit.networks.scene import Loss, Scene, check_series, cross_entropy, mean_loss, scene
+from faudit.networks.values import right
 from faudit.networks.view import Network, evaluating
 from faudit.recipe import Training
 from faudit.recorded import Recorded, Report
@@ -414,10 +415,10 @@ def evaluate(
         for x, y in batches:
             logits = network.run(x, lambda _, h: h)
             losses.append(loss(logits, y))
-            correct.append(logits.argmax(-1) == y)
+            correct.append(right(logits, y))
     if not correct:
         raise DataError("there is no sample to evaluate on")
-    right = torch.cat(correct)
+    found = torch.cat(correct)
     # Counted, because a GPU's mean of the same bits is another number in the last digit.
-    accuracy = int(right.sum()) / len(right)
-    return Score(accuracy, float(torch.cat(losses).double().mean()), right)
+    accuracy = int(found.sum()) / len(found)
+    return Score(accuracy, float(torch.cat(losses).double().mean()), found)

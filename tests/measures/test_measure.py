@@ -610,6 +610,20 @@ def test_labels_may_be_probabilities():
     assert found.accuracy is None
 
 
+def test_an_output_that_is_not_a_number_is_never_right():
+    module = ResMLP(4, 4, 1, 3).double()
+    with torch.no_grad():
+        module.out_head.weight[0, 0] = torch.nan
+    y = torch.zeros(4, dtype=torch.long)  # the class that argmax would name
+    assert measure(module, torch.randn(4, 4).double(), y).accuracy == 0
+    x = torch.stack([torch.ones(4), torch.full((4,), torch.nan)]).double()
+    assert measure(ResMLP(4, 4, 1, 1).double(), x, y[:2]).accuracy is None
+    sound = ResMLP(4, 4, 1, 3).double()
+    with torch.no_grad():
+        sound.out_head.bias[0] = 100
+    assert measure(sound, x, y[:2]).accuracy == 0.5
+
+
 def test_one_output_is_no_choice():
     module = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4)), nn.Linear(4, 1))
     x, y = torch.randn(6, 4), torch.tensor([0, 1, 0, 1, 1, 1])

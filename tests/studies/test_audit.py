@@ -212,6 +212,11 @@ def test_labels_may_be_whole_numbers_of_any_size(dtype):
 
 X, Y = some()
 
+
+def rule_of(made: ResMLP) -> faudit.CreditRule:
+    return make_rule("dfa", Network.of(made).layout(X))
+
+
 BAD = {
     "no pair": ({"train": X}, "give train="),
     "no data": ({"train": None}, "give train="),
@@ -229,6 +234,8 @@ BAD = {
     "width in the test": ({"test": (X[:, :5], Y)}, "the forward of ResMLP fails on"),
     "NaN": ({"train": (X * torch.nan, Y)}, "not finite in the input"),
     "rule": ({"rule": "dfaa"}, "unknown rule 'dfaa'; did you mean 'dfa'"),
+    "another's rule": ({"rule": rule_of(model(10))}, "made for states of widths .10, 10, 10."),
+    "rule in float64": ({"rule": rule_of(model()).double()}, "rule.to.torch.float32."),
     "no rule": ({"rule": None}, "a rule's name or a CreditRule, not NoneType"),
     "blocks": ({"blocks": "block"}, "no module 'block'; near: blocks"),
     "samples": ({"samples": 0}, "samples is 0; give a whole number from 1"),

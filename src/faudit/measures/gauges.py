@@ -23,6 +23,7 @@ from faudit.measures.inputs import copied
 from faudit.measures.norms import Mean, Means, distances, nonzero, norms, ratio
 from faudit.measures.safety import bad_buffer, bad_weight
 from faudit.networks.scene import Loss, gradients
+from faudit.networks.values import right
 from faudit.networks.view import Network
 
 REDUCTION = 128
@@ -126,7 +127,7 @@ class Outputs(Gauge):
         logits, y = shown.seen.logits, shown.seen.y
         self.loss.add(shown.seen.losses)
         if y.dtype == torch.int64 and y.shape == logits.shape[:-1] and logits.shape[-1] > 1:
-            self.accuracy.add(logits.argmax(-1) == y)
+            self.accuracy.add(right(logits, y))
         self.softmax = self.softmax and _softmax_like(logits)
         if shown.again is not None:
             self.spread = max(self.spread, _spread(logits, shown.again))

@@ -83,6 +83,16 @@ def logits_of(output: Any) -> Tensor:
     return found
 
 
+def right(logits: Tensor, labels: Tensor) -> Tensor:
+    """Where the largest logit is the label's; NaN chooses nothing, though argmax says class 0.
+
+    >>> import torch
+    >>> right(torch.tensor([[1.0, 0.0], [torch.nan, 0.0]]), torch.tensor([0, 0]))
+    tensor([ True, False])
+    """
+    return (logits.argmax(-1) == labels) & ~logits.isnan().any(-1)
+
+
 def as_state(value: Any, name: str) -> Tensor:
     """``value``, if it can be the state at ``name``."""
     if not isinstance(value, Tensor) or not value.is_floating_point():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from faudit.errors import DataError, FauditError, RuleError, unknown
 from faudit.measures.evidence import Evidence
-from faudit.measures.inputs import batches_of, copied
+from faudit.measures.inputs import batches_of, check_rule, copied
 from faudit.measures.measure import measure
 from faudit.measures.safety import untouched
 from faudit.networks.anew import redrawn
@@ -96,7 +96,7 @@ def audit(
         raise FauditError(f"training is of type {type(training).__name__}; give Training(...)")
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
         raise FauditError(f"samples is {samples!r}; give a whole number from 1")
-    train, test = (_checked(network, part, loss) for part in (train, test))
+    train, test = (_checked(network, part, rule, loss) for part in (train, test))
     teacher = rule if isinstance(rule, CreditRule) else _named_rule(rule, network, train, seed)
     frozen = frozen_score(network, teacher, train, test, fresh, training, loss, seed)
     trained = evaluate(network, _in_order(test), loss)
@@ -237,8 +237,8 @@ def _check_options(options: Mapping[str, Any], *taken_by: Callable[..., Any]) ->
             raise FauditError(unknown("option", option, dict.fromkeys(known)))
 
 
-def _checked(network: Network, samples: Samples, loss: Loss) -> Samples:
-    """The samples with class indices as int64, if the network takes them and the loss its labels.
+def _checked(network: Network, samples: Samples, rule: str | CreditRule, loss: Loss) -> Samples:
+    """The samples, class indices as int64, if network, loss and rule can do something with them.
 
     The whole of y is looked at here, once: where it lies on a GPU no step can afford to.
     """
@@ -246,9 +246,11 @@ def _checked(network: Network, samples: Samples, loss: Loss) -> Samples:
         raise DataError("give train=(X, y) and test=(X, y), with y a tensor")
     x, y = next(batches_of(*samples))
     with torch.no_grad(), untouched(network.module, seed=0):
-        logits = network.trace(copied(_take(x, slice(1)))).logits
+        seen = network.trace(copied(_take(x, slice(1))))
+    if isinstance(rule, CreditRule):
+        check_rule(rule, seen.states, seen.logits)
     if loss is cross_entropy:
-        check_labels(logits.expand(len(y), *logits.shape[1:]), y)
+        check_labels(seen.logits.expand(len(y), *seen.logits.shape[1:]), y)
     return x, y
 
 
