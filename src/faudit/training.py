@@ -415,7 +415,7 @@ def evaluate(
         for x, y in batches:
             logits = network.run(x, lambda _, h: h)
             losses.append(loss(logits, y))
-            correct.append(right(logits, y))
+            correct.append(right(logits, y).flatten())
     if not correct:
         raise DataError("there is no sample to evaluate on")
     found = torch.cat(correct)

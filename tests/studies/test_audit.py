@@ -202,6 +202,32 @@ def test_inputs_may_be_named():
     assert found.verdict.finding("D3").flagged is not None
 
 
+class Tokens(nn.Module):
+    """A label for every token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(5, 8), nn.Linear(8, 5)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8)) for _ in "ab")
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.words(x)
+        for block in self.blocks:
+            h = block(h)
+        return self.head(h)
+
+
+def test_every_token_is_an_example_of_its_own():
+    x = torch.randint(0, 5, (60, 4))
+    network, data = Tokens(), (x, (x + 1) % 5)
+    found = faudit.audit(network, data, data, **FEW)
+    with torch.no_grad():
+        right = (network(x).argmax(-1) == data[1]).float().mean()
+    assert found.trained.accuracy == pytest.approx(float(right))
+    assert found.trained.correct.shape == (240,)
+    assert found.evidence.accuracy == pytest.approx(float(right))
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32])
 def test_labels_may_be_whole_numbers_of_any_size(dtype):
     x, y = some()
@@ -226,8 +252,13 @@ BAD = {
     "label too large": ({"train": (X, Y + 1)}, "run from 1 to 3, .* 3 classes: 0 to 2"),
     "label too large in the test": ({"test": (X, Y + 1)}, "run from 1 to 3"),
     "label below zero": ({"train": (X, Y - 1)}, "run from -1 to 1"),
-    "floats": ({"train": (X, Y.float())}, "needs class indices"),
-    "a column": ({"test": (X, Y[:, None])}, r"need targets of shape \(96,\), not \(96, 1\)"),
+    "floats": ({"train": (X, Y.float())}, "compares accuracies, .* not a float32 tensor"),
+    "probabilities": ({"train": (X, torch.ones(96, 3) / 3)}, "compares accuracies"),
+    "a column": ({"test": (X, Y[:, None])}, r"indices of shape \(96,\), not .* \(96, 1\)"),
+    "a regression": (
+        {"train": (X, X[:, 0]), "test": (X, X[:, 0]), "loss": lambda z, t: (z[:, 0] - t).square()},
+        "compares accuracies, so .* give diagnose.. two accuracies of your own",
+    ),
     "uneven": ({"train": (X, Y[:5])}, "do not have the same number"),
     "nothing": ({"train": (X[:0], Y[:0])}, "the batch is empty"),
     "width": ({"train": (X[:, :5], Y)}, "the forward of ResMLP fails on a float32 tensor of"),

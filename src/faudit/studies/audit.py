@@ -17,6 +17,7 @@ from faudit.measures.measure import measure
 from faudit.measures.safety import untouched
 from faudit.networks.anew import redrawn
 from faudit.networks.scene import Loss, check_labels, cross_entropy
+from faudit.networks.values import kind
 from faudit.networks.view import Network
 from faudit.protocol import Thresholds, Verdict, diagnose
 from faudit.recipe import Training
@@ -249,9 +250,21 @@ def _checked(network: Network, samples: Samples, rule: str | CreditRule, loss: L
         seen = network.trace(copied(_take(x, slice(1))))
     if isinstance(rule, CreditRule):
         check_rule(rule, seen.states, seen.logits)
+    _check_choices(seen.logits, y)
     if loss is cross_entropy:
         check_labels(seen.logits.expand(len(y), *seen.logits.shape[1:]), y)
     return x, y
+
+
+def _check_choices(logits: Tensor, y: Tensor) -> None:
+    """Refuse targets that no choice of a class can be right about: D3 compares accuracies."""
+    if y.dtype == torch.int64 and y.shape[1:] == logits.shape[1:-1] and logits.shape[-1] > 1:
+        return
+    raise DataError(
+        f"an audit compares accuracies, so {kind(logits)} needs class indices of shape"
+        f" {(len(y), *logits.shape[1:-1])}, not {kind(y)}; for other targets measure() the"
+        " evidence and give diagnose() two accuracies of your own"
+    )
 
 
 def _take(x: Any, rows: Any) -> Any:
