@@ -15,6 +15,7 @@ import pytest
 from faudit import cli
 from tests.report import samples
 
+RESULTS = Path(__file__).parent.parent / "results"
 TINY = (
     "data.train_limit=256",
     "data.test_limit=128",
@@ -122,6 +123,54 @@ def test_every_verb_takes_json_quiet_and_verbose(capsys: pytest.CaptureFixture[s
         assert cli.main([verb, "--help"]) == 0
         helped = capsys.readouterr().out
         assert all(flag in helped for flag in ("--json", "--quiet", "--verbose")), verb
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store whose runs are already made."""
+    folder = tmp_path_factory.mktemp("place")
+    made = [samples.recipe(rule, epochs=3, blocks=b) for rule in ("bp", "dfa") for b in (None, 0)]
+    samples.store(folder / "store", [*map(samples.bundle, made)])
+    (folder / "bad.py").write_text("size = grads[-1].norm(-1)\n")
+    digest = made[0].digest
+    assert (
+        cli.main(["card", str(folder / "store/runs" / digest), "-o", str(folder / "card.json")])
+        == 0
+    )
+    (folder / "bundle").symlink_to(folder / "store/runs" / digest)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("train first --dry-run", 0),
+        ("measure store --no-again", 1),
+        ("report store", 0),
+        (f"reproduce --status --results {RESULTS}", 0),
+        ("template bundle", 0),
+        ("card bundle", 0),
+        ("card --schema", 0),
+        ("verify card.json bundle", 0),
+        ("pitfalls norm-minus-one", 0),
+        ("lint bad.py", 1),
+        ("worker store", 0),
+    ],
+)
+def test_json_is_all_that_a_verb_prints(
+    line: str,
+    code: int,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(place)
+    assert cli.main([*line.split(), "--json"]) == code
+    assert json.loads(capsys.readouterr().out) is not None
+    assert cli.main([*line.split(), "--quiet"]) == code
+    brief = capsys.readouterr().out
+    assert cli.main([*line.split(), "--verbose"]) == code
+    assert len(brief) <= len(capsys.readouterr().out)
 
 
 def test_an_unexpected_error_is_one_line_too(

@@ -218,3 +218,9 @@ def test_a_dossier_shows_itself_as_its_verdicts() -> None:
     html = read([bundle(recipe("bp", epochs=5))])._repr_html_()
     assert "INCOMPLETE(D3)" in html
     assert html.count("<table") == html.count("</table>") == 1
+
+
+def test_settings_come_in_the_order_of_their_numbers() -> None:
+    networks = [Named(name="resmlp", options={"width": w, "depth": 2}) for w in (128, 16, 64)]
+    found = read([bundle(recipe("bp", epochs=3, network=network)) for network in networks])
+    assert [setting.label.split()[1] for setting in found.settings] == ["d16", "d64", "d128"]

@@ -21,6 +21,8 @@ from faudit.report.style import PALETTE
 from faudit.report.table import Table
 
 TEMPLATES = Path(__file__).parent / "templates"
+UNFOLDED = 6
+"""Settings whose figures are open; of the others a section says only that they are there."""
 WIDE = 4.5
 """Panels of more inches than this get a line of the page to themselves."""
 
@@ -88,6 +90,7 @@ def render(
         headline=narrative.headline(dossier),
         stories=narrative.stories(dossier),
         plates=drawn,
+        unfolded=UNFOLDED,
         judged=_by_setting(dossier.methods),
         payload=Markup(control.embedded(dossier.methods)),
         published=control.payload([])["published"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -476,7 +477,10 @@ def _role_order(recipe: Recipe) -> tuple[int, int]:
 
 def _setting_order(recipe: Recipe) -> tuple[Any, ...]:
     training = recipe.training
-    return (training.penalty, recipe.data.name, recipe.network.name, labels.setting(recipe))
+    # d64 comes before d128: of two numbers the one with fewer digits is the smaller.
+    parts = re.split(r"(\d+)", labels.setting(recipe))
+    natural = [(len(part) if part.isdecimal() else 0, part) for part in parts]
+    return (training.penalty, recipe.data.name, recipe.network.name, natural)
 
 
 # -- what is missing ------------------------------------------------------------------------------
