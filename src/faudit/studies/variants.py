@@ -112,11 +112,11 @@ BEFORE: dict[str, tuple[str, ...]] = {
 """Whose answers a stage builds on."""
 
 CHOSEN: dict[str, str] = {
-    "local": "batch",
+    "local": "batch-steps2",
     "penalty": "sum",
-    "sb": "raw",
-    "cb": "raw-label",
-    "ep": "error-beta0.1-steps20",
+    "sb": "normalised",
+    "cb": "normalised-error",
+    "ep": "error-beta0.1-steps5",
 }
 """The candidate on top of every stage; together they are the variant ``paper``."""
 
