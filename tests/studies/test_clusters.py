@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +89,23 @@ def test_submitit_makes_the_same_table(
     pytest.importorskip("submitit", reason="the Slurm engine needs the extra faudit[slurm]")
     engine = Slurm(workers=2, minutes=5, cluster=executor, patience=0.0)
     assert table(make(STUDY, tmp_path, engine).path) == expected
+
+
+def test_a_preempted_job_saves_its_run_and_ends_it_when_it_is_back(tmp_path: Path) -> None:
+    pytest.importorskip("submitit", reason="the Slurm engine needs the extra faudit[slurm]")
+    long = tiny("training.epochs=200", "measuring.every=200")
+    store = Store.open(tmp_path)
+    store.want([long])
+    executor = Slurm(minutes=5, cluster="local")._executor(store, {})
+    (job,) = executor.map_array(Chore(str(tmp_path), store.id, patience=0), range(1))
+    while not store.live_history(long.digest):
+        time.sleep(0.01)
+    controller = job._process.pid
+    (task,) = Path(f"/proc/{controller}/task/{controller}/children").read_text().split()
+    os.kill(int(task), signal.SIGUSR2)  # what Slurm sends before a job has to go
+    assert job.result() == 1
+    assert store[long].outcome.done
+    assert store[long].manifest.timing["resumed"] == 1
 
 
 def test_a_preempted_worker_goes_back_into_the_queue_as_it_was(tmp_path: Path) -> None:

@@ -103,17 +103,17 @@ sys.path.insert(0, {root!r})
 from tests.studies.test_engines import SLOW, make
 from faudit.errors import FauditError
 try:
-    make(SLOW, Path(sys.argv[1]), slots=2)
+    make(SLOW, Path(sys.argv[1]), slots=int(sys.argv[2]))
 except FauditError as error:
     print(error, file=sys.stderr)
     sys.exit(getattr(error, "exit_code", 2))
 """
 
 
-def study(folder: Path) -> subprocess.Popen[bytes]:
+def study(folder: Path, slots: int = 2) -> subprocess.Popen[bytes]:
     """A supervisor in a process of its own."""
-    root = str(Path(__file__).parents[2])
-    return subprocess.Popen([sys.executable, "-c", STUDY.format(root=root), str(folder)])
+    code = STUDY.format(root=str(Path(__file__).parents[2]))
+    return subprocess.Popen([sys.executable, "-c", code, str(folder), str(slots)])
 
 
 def under_way(folder: Path) -> bool:
@@ -143,6 +143,18 @@ def test_killing_the_supervisor_or_the_worker_loses_an_epoch_at_most(tmp_path: P
         assert found.outcome.done
         assert found.manifest.timing["resumed"] >= 2
         assert [record["epoch"] for record in found.history] == list(range(41))
+
+
+def test_of_two_supervisors_one_is_killed_and_the_other_ends_its_runs(tmp_path: Path) -> None:
+    Store.open(tmp_path).want(SLOW)
+    pair = [study(tmp_path, slots=1) for _ in range(2)]
+    wait_until(lambda: under_way(tmp_path))
+    assert len({Store(tmp_path).holder(recipe.digest) for recipe in SLOW}) == 2
+    pair[0].kill()
+    pair[0].wait()  # a process that nobody buries looks alive until its lease has run out
+    assert pair[1].wait() == 0
+    for recipe in SLOW:
+        assert [r["epoch"] for r in Store(tmp_path)[recipe].history] == list(range(41))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
