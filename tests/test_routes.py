@@ -141,6 +141,22 @@ def test_rules_that_swap_weights_still_swap_them(name: str) -> None:
         assert torch.allclose(one, other, rtol=1e-4, atol=1e-5 * float(one.abs().max()))
 
 
+@there
+def test_feedback_matrices_multiply_by_the_route_only_while_it_is_taken(
+    counted: list[int],
+) -> None:
+    network, x, y = Network.of(ResMLP(24, 192, 3, 4)), drawn(96, 24), torch.arange(96) % 4
+    seen = scene(network, x, y)
+    rule = make_rule("fa", network.layout(x), seed=1)
+    plain = rule.credits(seen)
+    assert not counted
+    with taking(ONEDNN):
+        routed = rule.credits(seen)
+    assert counted == [96] * 3
+    for one, other in zip(plain, routed, strict=True):
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-5 * float(one.abs().max()))
+
+
 def weights_after(
     make: Callable[[], nn.Module], shape: tuple[int, ...], rule: str, route: str, dtype: torch.dtype
 ) -> Tensor:

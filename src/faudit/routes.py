@@ -12,8 +12,9 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -48,6 +49,8 @@ LOCK_SECONDS = 60.0
 
 T = TypeVar("T")
 
+_taken: ContextVar[str] = ContextVar("taken", default=PLAIN)
+
 
 def chosen(device: str = "cpu", dtype: str = "float32") -> str:
     """The route that training takes here; whatever cannot be measured, kept or done is plain.
@@ -81,9 +84,11 @@ def taking(route: str, *modules: nn.Module) -> Iterator[None]:
     # Another class, not another method: a copy made meanwhile computes with its own weights.
     for layer in layers:
         layer.__class__ = RoutedLinear
+    before = _taken.set(route)
     try:
         yield
     finally:
+        _taken.reset(before)
         for layer in layers:
             layer.__class__ = nn.Linear
 
@@ -111,6 +116,18 @@ class RoutedLinear(nn.Linear):
             product: Tensor = _Product.apply(input, self.weight, self.bias)
             return product
         return F.linear(input, self.weight, self.bias)
+
+
+def product(x: Tensor, matrix: Tensor) -> Tensor:
+    """``x @ matrix`` by the route that is being taken, for factors that nobody differentiates.
+
+    >>> product(torch.ones(1, 2), torch.eye(2))
+    tensor([[1., 1.]])
+    """
+    differentiated = torch.is_grad_enabled() and (x.requires_grad or matrix.requires_grad)
+    if _taken.get() == ONEDNN and not differentiated and pays(x, matrix.t()):
+        return multiply(x, matrix.t())
+    return x @ matrix
 
 
 def pays(x: Tensor, weight: Tensor) -> bool:
@@ -142,8 +159,14 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     tensor([[3.],
             [3.]])
     """
-    product: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
+    product: Tensor = _operator()(x, weight, bias, "none", [], "")
     return product
+
+
+@cache
+def _operator() -> Callable[..., Tensor]:
+    found: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise.default
+    return found
 
 
 def _plainly(x: Tensor, weight: Tensor) -> Tensor:
@@ -165,10 +188,11 @@ class _Product(torch.autograd.Function):
         product = _plainly if torch.is_grad_enabled() else multiply
         (credit,) = credits
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        rows = credit.flatten(0, -2)
         back = product(credit, weight.t()) if needs_x else None
-        taught = product(rows.t(), x.flatten(0, -2).t()) if needs_weight else None
-        return back, taught, rows.sum(0) if needs_bias else None
+        if credit.ndim > 2:
+            x, credit = x.flatten(0, -2), credit.flatten(0, -2)
+        taught = product(credit.t(), x.t()) if needs_weight else None
+        return back, taught, credit.sum(0) if needs_bias else None
 
 
 @dataclass(frozen=True)

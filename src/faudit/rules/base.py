@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from faudit.errors import RuleError
 from faudit.networks.scene import Scene
 from faudit.networks.view import Layout, Network
+from faudit.routes import product
 
 
 class CreditRule(nn.Module, ABC):
@@ -100,7 +101,7 @@ def carry(credit: Tensor, matrix: Tensor, like: Tensor) -> Tensor:
     Where a block pooled positions, each coarse position shares its credit equally among the fine
     ones it covers: the transpose of average pooling.
     """
-    carried = features_back(features_last(credit) @ matrix)
+    carried = features_back(product(features_last(credit), matrix))
     if carried.shape == like.shape:
         return carried
     if like.ndim != 4 or carried.ndim != 4:
