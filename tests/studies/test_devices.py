@@ -128,6 +128,15 @@ def test_a_stopped_run_ends_with_the_same_bits_on_a_gpu(tmp_path: Path, rule: st
 
 
 @with_gpu
+@pytest.mark.parametrize("rule", ["bp", "dfa"])
+def test_numbers_that_are_not_finite_end_a_run_on_a_gpu(tmp_path: Path, rule: str) -> None:
+    outcome = run(tiny(f"rule.name={rule}", "device=cuda", "training.lr=1e30"), tmp_path)
+    assert outcome.reason == "non-finite"
+    assert outcome.layer
+    assert Bundle.load(tmp_path).history[0]["epoch"] == 0
+
+
+@with_gpu
 def test_a_loaded_state_is_where_the_network_is() -> None:
     recipe = tiny("rule.name=sb", "device=cuda")
     work, learner = runner.prepare(recipe)

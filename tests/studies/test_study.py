@@ -148,6 +148,17 @@ def test_names_with_markup_and_control_characters_are_harmless(tmp_path: Path) -
     assert "\x1b" not in "".join(heard.notes)
 
 
+@pytest.mark.parametrize("place", ["rule.name", "network.name", "data.name"])
+@pytest.mark.parametrize("name", ["../../../evil", "/evil", "evil/../..", "evil\\0"])
+def test_no_name_in_a_recipe_leads_out_of_the_store(tmp_path: Path, place: str, name: str) -> None:
+    nasty = tiny().changed({place: name})
+    summary = train([nasty], tmp_path / "a" / "store", engine=Inline(), show=Heard())
+    assert [outcome.reason for outcome in summary.failed] == ["error"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["store"]
+    assert not list(tmp_path.rglob("*evil*"))
+
+
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
