@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from faudit import training
 from faudit.errors import DataError, NetworkError, NonFiniteError, RecipeError
 from faudit.networks.scene import cross_entropy, scene
 from faudit.networks.view import Network, Staged
@@ -28,6 +29,7 @@ from faudit.training import (
     train,
     unit,
 )
+from tests import toys
 
 CLASSES = 4
 Y = torch.tensor([0, 1, 2, 3, 0, 1])
@@ -168,6 +170,63 @@ def test_the_identity_holds_for_any_depth_and_width(depth: int, width: int, seed
 
     network, x = Network.of(seeded(make, seed)), inputs(12)
     assert_equal(backpropagated(network, x), taught(network, x, rule_for(network, x, "bp")))
+
+
+def by_credits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let even backpropagation learn through its credits."""
+    monkeypatch.setattr(training, "_learns_whole", lambda rule, settings: False)
+
+
+def stepped(name: str, dtype: torch.dtype = torch.float64, **settings: Any) -> dict[str, Tensor]:
+    """The weights after some steps of backpropagation."""
+    network, x = view(name)
+    network.module.to(dtype)
+    rule = rule_for(network, x.to(dtype), "bp").to(dtype)
+    learner = Learner(network, rule, Training(**settings), x.to(dtype), seed=0)
+    network.module.train()
+    for _ in range(3):
+        learner.step(x.to(dtype), Y)
+    return {n: p.detach() for n, p in network.module.named_parameters()}
+
+
+@pytest.mark.parametrize("settings", [{}, {"trainable_blocks": 0}, {"idle_steps": 1}])
+@pytest.mark.parametrize("name", VIEWS)
+def test_one_uncut_pass_trains_as_bp_credit_does(
+    monkeypatch: pytest.MonkeyPatch, name: str, settings: dict[str, Any]
+) -> None:
+    whole = stepped(name, **settings)
+    by_credits(monkeypatch)
+    assert_equal(whole, stepped(name, **settings), 1e-9)
+
+
+def test_in_float32_it_is_as_near_to_float64_as_credits_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exact, whole = stepped("resmlp"), stepped("resmlp", torch.float32)
+    by_credits(monkeypatch)
+    cut = stepped("resmlp", torch.float32)
+
+    def far(found: dict[str, Tensor]) -> float:
+        return max(float((found[n] - exact[n]).norm() / exact[n].norm()) for n in exact)
+
+    assert far(whole) <= max(4 * far(cut), 1e-6)
+
+
+@pytest.mark.parametrize("settings", [{"penalty": 0.1}, {"normalise": "sample"}])
+def test_what_an_uncut_pass_would_leave_out_is_not_left_out(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    found, plain = stepped("resmlp", **settings), stepped("resmlp")
+    assert any(not torch.equal(found[n], plain[n]) for n in found)
+    by_credits(monkeypatch)
+    assert_equal(found, stepped("resmlp", **settings))
+
+
+def test_bp_still_refuses_a_network_that_its_credit_would_miss_a_way_through() -> None:
+    network = Network.of(toys.built(lambda: toys.Skip(1, 3)))
+    x, _ = toys.batch()
+    with pytest.raises(NetworkError, match="would miss a way"):
+        Learner(network, rule_for(network, x, "bp"), Training(), x, seed=0)
 
 
 # -- isolation ------------------------------------------------------------------------------------
