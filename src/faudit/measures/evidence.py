@@ -374,6 +374,18 @@ def _named(evidence: Evidence, name: str, layer: int | None) -> Sequence[float]:
     return () if found is None else (found,)
 
 
+def expect(name: str, value: object, wanted: type, hint: str) -> None:
+    """Refuse a value of another type, by name.
+
+    >>> expect("evidence", None, Evidence, "measure() makes it")
+    Traceback (most recent call last):
+    ...
+    faudit.errors.FauditError: evidence is of type NoneType; measure() makes it
+    """
+    if not isinstance(value, wanted):
+        raise FauditError(f"{name} is of type {type(value).__name__}; {hint}")
+
+
 def fraction(value: float, name: str) -> float:
     """``value`` as a fraction in [0, 1]; percentages are refused with the value that was meant.
 

@@ -10,7 +10,7 @@ from typing import Self
 from pydantic import model_validator
 
 from faudit.errors import FauditError, unknown
-from faudit.measures.evidence import Evidence, Record, fraction
+from faudit.measures.evidence import Evidence, Record, expect, fraction
 from faudit.protocol.findings import Thresholds, any_of
 
 
@@ -239,7 +239,7 @@ def decision_table(
     S2  stands
     S3  walked back
     """
-    rows = tuple(cases)
+    rows = _rows(cases)
     limits = thresholds or Thresholds()
     for name in strategies:
         if name not in STRATEGIES:
@@ -249,6 +249,14 @@ def decision_table(
     )
     names, truth = tuple(c.name for c in rows), tuple(c.failing for c in rows)
     return DecisionTable(strategies=tuple(strategies), cases=names, failing=truth, cells=cells)
+
+
+def _rows(cases: Iterable[Case]) -> tuple[Case, ...]:
+    expect("cases", cases, Iterable, "give a list of cases")
+    rows = tuple(cases)
+    for index, case in enumerate(rows):
+        expect(f"case {index}", case, Case, "give Case(name=..., accuracy=..., ...)")
+    return rows
 
 
 class Sensitivity(Record):
@@ -338,9 +346,9 @@ def threshold_sensitivity(
     >>> d1.robust, round(d1.gap)
     (True, 63)
     """
-    if not factors or min(factors) <= 0:
+    if not factors or not all(isinstance(f, int | float) and f > 0 for f in factors):
         raise FauditError(f"factors are {list(factors)}; give one or more, all above zero")
-    rows, limits = tuple(cases), thresholds or Thresholds()
+    rows, limits = _rows(cases), thresholds or Thresholds()
     return {
         code: _sensitivity(detector, rows, tuple(factors), limits)
         for code, detector in DETECTORS.items()

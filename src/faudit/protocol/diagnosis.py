@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from faudit.errors import FauditError
-from faudit.measures.evidence import Evidence, Record, fraction, html_table, printable
+from faudit.measures.evidence import Evidence, Record, expect, fraction, html_table, printable
 from faudit.protocol.findings import (
     NAMES,
     Finding,
@@ -186,9 +186,9 @@ def diagnose(
     >>> str(diagnose(evidence, accuracy=0.088, frozen_accuracy=0.178))
     'FAIL(D1+D2+D3)'
     """
-    _expect("evidence", evidence, Evidence, "measure() makes it")
+    expect("evidence", evidence, Evidence, "measure() makes it")
     thresholds = thresholds or Thresholds.for_evidence(evidence)
-    _expect("thresholds", thresholds, Thresholds, "give Thresholds(growth=50, ...)")
+    expect("thresholds", thresholds, Thresholds, "give Thresholds(growth=50, ...)")
     tests = _tests(
         evidence, accuracy, frozen_accuracy, correct, frozen_correct, test_samples, seeds
     )
@@ -266,13 +266,8 @@ def _findings(evidence: Evidence, tests: _Tests, thresholds: Thresholds) -> tupl
     )
 
 
-def _expect(name: str, value: Any, wanted: type, hint: str) -> None:
-    if not isinstance(value, wanted):
-        raise FauditError(f"{name} is of type {type(value).__name__}; {hint}")
-
-
 def _checked(seeds: Seeds) -> Seeds:
-    _expect("seeds", seeds, Mapping, "give {seed: (accuracy, frozen accuracy), ...}")
+    expect("seeds", seeds, Mapping, "give {seed: (accuracy, frozen accuracy), ...}")
     for seed, pair in seeds.items():
         if not isinstance(pair, Sequence) or len(pair) != 2:
             raise FauditError(f"seed {seed}: give (accuracy, frozen accuracy), not {pair!r}")

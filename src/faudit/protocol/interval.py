@@ -56,7 +56,10 @@ def paired_interval(
             f"correct has {len(trained)} examples and frozen_correct {len(frozen)}; "
             "pair them on the same test examples in the same order"
         )
+    if draws < 1:
+        raise FauditError(f"draws is {draws}; a bootstrap needs at least one")
     gained, lost = int(np.sum(trained & ~frozen)), int(np.sum(frozen & ~trained))
+    _check_level(level)
     shares = np.array([gained, lost, len(trained) - gained - lost]) / len(trained)
     counts = np.random.default_rng(seed).multinomial(len(trained), shares, size=draws)
     tail = (1 - level) / 2
@@ -83,6 +86,7 @@ def unpaired_interval(
     >>> round(interval.low, 2), round(interval.high, 2)
     (0.16, 0.42)
     """
+    _check_level(level)
     p, q = fraction(accuracy, "accuracy"), fraction(frozen_accuracy, "frozen_accuracy")
     p_low, p_high = _wilson(p, samples, level)
     q_low, q_high = _wilson(q, samples if frozen_samples is None else frozen_samples, level)
@@ -90,6 +94,11 @@ def unpaired_interval(
     high = p - q + sqrt((p_high - p) ** 2 + (q - q_low) ** 2)
     method = f"unpaired, two accuracies over {samples} examples: wider than a paired one"
     return Interval(low=max(low, -1.0), high=min(high, 1.0), level=level, method=method)
+
+
+def _check_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise FauditError(f"level is {level}; give a probability between 0 and 1, such as 0.95")
 
 
 def _wilson(share: float, samples: int, level: float) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from math import isnan
 from typing import Any, Literal, Self
 
 from faudit.errors import FauditError, unknown
-from faudit.measures.evidence import Evidence, Record
+from faudit.measures.evidence import Evidence, Record, expect
 from faudit.protocol.findings import Thresholds, any_of
 
 # D3 is no early check: before training, no network beats its frozen twin.
@@ -124,7 +124,10 @@ def replay(history: Iterable[Any], thresholds: Thresholds | None = None) -> Repl
     >>> result.first["D2"], result.saved["D2"], result.first["D1"]
     (4, 0.96, None)
     """
-    limits, epochs = thresholds or Thresholds(), [Epoch.of(record) for record in history]
+    expect("history", history, Iterable, "give one record per epoch")
+    limits = thresholds or Thresholds()
+    expect("thresholds", limits, Thresholds, "give Thresholds(growth=50, ...)")
+    epochs = [Epoch.of(record) for record in history]
     if not epochs:
         raise FauditError("the history is empty; give one record per epoch")
     if any(b.epoch <= a.epoch for a, b in pairwise(epochs)):
@@ -164,9 +167,11 @@ class EarlyStop:
     ) -> None:
         if on not in TRIGGERS:
             raise FauditError(unknown("trigger", on, TRIGGERS))
+        expect("patience", patience, int, "give a whole number from 1")
         if patience < 1:
             raise FauditError(f"patience is {patience}; stopping needs at least one firing")
         self.thresholds = thresholds or Thresholds()
+        expect("thresholds", self.thresholds, Thresholds, "give Thresholds(growth=50, ...)")
         self.on, self.patience = on, patience
         self.reason = ""
         self._streak = 0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Literal
 
-from faudit.measures.evidence import Evidence, Record
+from faudit.measures.evidence import Evidence, Record, expect
 from faudit.protocol.diagnosis import Verdict
 from faudit.protocol.findings import NOISY_ANGLE, Finding
 from faudit.protocol.replay import Replay
@@ -67,6 +67,8 @@ def walk_back(
        cosine; measure early in training, under a penalty or against float64 to see it.
     Decision: measurement degeneracy.
     """
+    expect("evidence", evidence, Evidence, "measure() makes it")
+    expect("verdict", verdict, Verdict, "diagnose() makes it")
     quality = _low_quality(evidence, verdict, early, penalised)
     decision = _decide(verdict, quality)
     steps = (
