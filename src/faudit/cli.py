@@ -246,6 +246,7 @@ def reproduce(
     status: Annotated[bool, Parameter(negative="")] = False,
     rerun: str | None = None,
     variant: str = "paper",
+    device: str = "cpu",
     store: Runs = STORE,
     results: Path = Path("results"),
     slots: int | None = None,
@@ -266,6 +267,8 @@ def reproduce(
         Make the runs of one claim anew, by its id.
     variant
         The recipe: paper or plain.
+    device
+        Where new runs are made: cpu or cuda. A run counts wherever it was made.
     results
         The folder of committed results.
     """
@@ -275,12 +278,12 @@ def reproduce(
     board = _board(voice)
     options: dict[str, Any] = {"engine": _engine("local", slots), "show": board}
     if rerun is not None:
-        row = ledger.rerun(rerun, store, variant=variant, **options)
+        row = ledger.rerun(rerun, store, variant=variant, device=device, **options)
         found = ledger.Ledger((row,))
     elif status:
         found = ledger.status(results)
     elif names:
-        found = ledger.reproduce(names, store, variants=(variant,), **options)
+        found = ledger.reproduce(names, store, variants=(variant,), device=device, **options)
     else:
         raise FauditError("name what to reproduce (or all), or use --status")
     if voice.as_json:

@@ -85,8 +85,6 @@ def setting(claim: Claim) -> str:
     >>> setting(find("f6-dfa-gain"))
     'DFA, ResMLP d256 L4, CIFAR-10, 30 epochs, λ = 0.01 minus DFA, ... 30 epochs'
     """
-    if not claim.arms:
-        return claim.note
     first = claim.arms[0].recipes()[0]
     who = ", ".join(dict.fromkeys(labels.method(arm.recipes()[0]) for arm in claim.arms))
     told = f"{who}, {labels.setting(first)}"

@@ -64,7 +64,7 @@ class Claim:
 
     ``published`` is a number, a word, the first and last epoch, or the tiers of a ranking.
     ``minus`` is an arm whose number is taken off, seed by seed. A claim ``bound`` "at least" or
-    "at most" says no more than that. One without arms cannot be run, and its note says why.
+    "at most" says no more than that.
     """
 
     id: str
@@ -184,13 +184,6 @@ def ranking(
 ) -> Claim:
     """An order of arms by one number, best first."""
     return Claim(id, source, "ranking", published, Quantity(name), arms, **rest)
-
-
-def unrunnable(
-    id: str, source: str, kind: Kind, published: Any, quantity: Quantity, note: str
-) -> Claim:
-    """A claim that no recipe can express yet."""
-    return Claim(id, source, kind, published, quantity, (), note=note)
 
 
 # -- the ledger -----------------------------------------------------------------------------------
