@@ -103,7 +103,7 @@ def test_the_policy_allows_one_script_by_its_hash_and_no_network(page: Path, par
 def test_tables_come_in_three_formats_and_figures_in_those_asked_for(page: Path) -> None:
     tables = {p.name for p in (page.parent / "tables").iterdir()}
     stems = {name.partition(".")[0] for name in tables}
-    assert {"verdicts", "layers", "decisions", "sensitivity", "null", "flags", "problems",
+    assert {"verdicts", "layers", "decisions", "checks", "sensitivity", "null", "flags", "problems",
             "provenance", "runs", "penalty"} <= stems  # fmt: skip
     assert tables == {f"{stem}.{e}" for stem in stems for e in ("md", "tex", "csv")}
     assert {p.suffix for p in (page.parent / "figures").iterdir()} == {".svg"}

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from faudit.protocol import DRAFT
 from faudit.report import figures, tables
 from faudit.report.cells import Value
 from faudit.report.dossier import Dossier, Group, Setting
@@ -26,6 +27,7 @@ def all_tables(dossier: Dossier) -> dict[str, Table]:
         "null": tables.null_table(methods),
         "credit": tables.credit_table(methods),
         "decisions": tables.decision_table(methods),
+        "checks": replace(tables.decision_table(methods, DRAFT), title="Each check by itself"),
         "sensitivity": tables.sensitivity_table(methods),
         "flags": tables.flags_table(methods),
         "problems": tables.problems_table(dossier.problems),
