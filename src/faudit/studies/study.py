@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from faudit.baselines import frozen
@@ -235,6 +236,11 @@ class Lookout:
     found: dict[str, float] = field(default_factory=dict)
     last: float = float("-inf")
 
+    @cached_property
+    def recipes(self) -> dict[str, Recipe]:
+        """The runs that are to be made, by name."""
+        return {run.recipe.digest: run.recipe for run in self.planned.todo}
+
     def __call__(self) -> None:
         """Look, if it is time to."""
         if time.monotonic() - self.last >= LOOK_EVERY:
@@ -243,10 +249,9 @@ class Lookout:
     def look(self) -> None:
         """Report what has ended and show what is under way."""
         self.last = time.monotonic()
-        recipes = {run.recipe.digest: run.recipe for run in self.planned.todo}
-        for digest in set(self.store.digests()) & (recipes.keys() - self.ended.keys()):
-            self._ended(self.store.entry(digest), label(recipes[digest]))
-        self.board.show(self._status(recipes))
+        for digest in set(self.store.digests()) & (self.recipes.keys() - self.ended.keys()):
+            self._ended(self.store.entry(digest), label(self.recipes[digest]))
+        self.board.show(self._status())
 
     def _ended(self, entry: Entry, name: str) -> None:
         self.ended[entry.digest] = entry.outcome
@@ -255,10 +260,10 @@ class Lookout:
             with suppress(FauditError):
                 self.tracker.offer(entry.bundle(tensors=False))
 
-    def _status(self, recipes: dict[str, Recipe]) -> Status:
+    def _status(self) -> Status:
         failed = sum(outcome is None or not outcome.done for outcome in self.ended.values())
-        busy = [d for d in self.store.claimed() if d in recipes and d not in self.ended]
-        under_way = [running(recipes[digest], standing(self.store, digest)) for digest in busy]
+        busy = [d for d in self.store.claimed() if d in self.recipes and d not in self.ended]
+        under_way = [running(self.recipes[digest], standing(self.store, digest)) for digest in busy]
         for digest, run in zip(busy, under_way, strict=True):
             self.found.setdefault(digest, run.done)
         return Status(
