@@ -232,6 +232,17 @@ def _each(problem: reference.Problem) -> list[reference.Problem]:
     return [replace(problem, x=x, y=y) for x, y in parts]
 
 
+@pytest.mark.parametrize("rule", ["bp", "fa", "dfa", "usf", "kp", "sb", "cb"])
+def test_autocasts_rounding_is_seen_in_the_reference(rule):
+    model, x, y = ResMLP(6, 16, 2, 3), torch.randn(64, 6), torch.arange(64) % 3
+    made = make_rule(rule, Network.of(model).layout(x), seed=1)
+    plain = measure(model, x, y, made, perturbations=0, nulls=2)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = measure(model, x, y, made, perturbations=0, nulls=2)
+    assert max(plain.reference_angle) < 1e-3 < 1e-2 < min(mixed.reference_angle)
+    assert mixed.cosine == pytest.approx(plain.cosine, abs=0.05)
+
+
 def test_a_float64_reference_is_its_own():
     found = measured(PROBLEMS["vitmini"]())
     assert found.reference_angle == (0,) * 3 == found.reference_noise

@@ -163,6 +163,8 @@ def check_rule(rule: Any, states: Sequence[Tensor], logits: Tensor) -> None:
 
 def _check_dtype(rule: Any, tensors: Sequence[Tensor]) -> None:
     """Refuse matrices that could not be multiplied with any of the network's tensors."""
+    if torch.is_autocast_enabled(tensors[0].device.type):
+        return  # autocast brings the two together
     weights = rule.parameters() if isinstance(rule, nn.Module) else ()
     known = {t.dtype for t in tensors}
     other = next((w.dtype for w in weights if w.dtype not in known), None)
