@@ -21,7 +21,7 @@ check: $(VENV)/installed-dev
 	$(BIN)/lint-imports
 
 bench: $(VENV)/installed-dev
-	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+	$(BIN)/python -m benchmarks
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,24 +1,18 @@
-"""What evidence costs: measure() against one forward and backward pass, and its slow twin.
-
-Run from anywhere: ``python benchmarks/measure.py``. One thread; the contenders take turns, so a
-slow moment of the machine hits all of them, and the medians' ratios are printed.
-"""
+"""What evidence costs: measure() against one forward and backward pass, and its slow twin."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+from benchmarks.clock import interleaved, ratio, threads
+from benchmarks.rows import Row, Section
 from faudit.measures.measure import measure
 from faudit.networks.values import logits_of
 from faudit.networks.view import Network
@@ -28,7 +22,9 @@ from tests import reference
 
 ROUNDS = 7
 TWIN_SAMPLES = 1
-LIMITS = {"float32 only": 3.0, "float64 reference": 8.0}
+ONCE = "forward + backward"
+MOST = 3.0
+MOVES = 2
 
 
 def cases() -> dict[str, tuple[nn.Module, str | None, Tensor]]:
@@ -71,21 +67,10 @@ def contenders(
         return lambda: measure(network, x, y, rule, precise=precise, perturbations=0, nulls=0)
 
     return {
-        "forward + backward": once,
+        ONCE: once,
         "float32 only": evidence(precise=False),
         "float64 reference": evidence(precise=True),
     }
-
-
-def interleaved(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """The median seconds of each run, after one round to warm up."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds + 1):
-        for name, run in runs.items():
-            start = perf_counter()
-            run()
-            times[name].append(perf_counter() - start)
-    return {name: median(values[1:]) for name, values in times.items()}
 
 
 def twin_seconds(model: nn.Module, x: Tensor, y: Tensor) -> float:
@@ -93,30 +78,60 @@ def twin_seconds(model: nn.Module, x: Tensor, y: Tensor) -> float:
     stages = [model.embed, *model.blocks, model.readout]
     problem = reference.Problem(model, stages, x[:TWIN_SAMPLES], y[:TWIN_SAMPLES])
     credits = [problem.gradients(sample) for sample in problem.samples]
-    start = perf_counter()
+    start = process_time()
     reference.sizes(problem)
     reference.alignment(problem, credits)
     reference.nudging(problem, credits, eta=0.01)
-    return (perf_counter() - start) / TWIN_SAMPLES
+    return (process_time() - start) / TWIN_SAMPLES
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    for title, (model, blocks, x) in cases().items():
-        y = torch.arange(len(x)) % 10
-        seconds = interleaved(contenders(model, blocks, x, y), ROUNDS)
-        print(title)
-        for name, value in seconds.items():
-            ratio = value / seconds["forward + backward"]
-            limit = f" (at most {LIMITS[name]:g})" if name in LIMITS else ""
-            print(f"  {name:20} {1000 * value:8.1f} ms   {ratio:5.2f} x{limit}")
-        if blocks is None:
-            slow = twin_seconds(model.double(), x.double(), y)
-            fast = seconds["float64 reference"] / len(x)
-            print(
-                f"  {'slow twin':20} {1000 * slow:8.1f} ms a sample, {slow / fast:,.0f} x as long"
-            )
+def sections() -> list[Section]:
+    """Evidence per network, and the perturbation correlation beside its own forward passes."""
+    with threads(1):
+        found = [cost(title, *case) for title, case in cases().items()]
+        return [*found, forecasts()]
+
+
+def cost(title: str, model: nn.Module, blocks: str | None, x: Tensor) -> Section:
+    """Evidence with and without the float64 reference, over one forward and backward pass."""
+    y = torch.arange(len(x)) % 10
+    times = interleaved(contenders(model, blocks, x, y), ROUNDS)
+    rows = [
+        Row.of(f"evidence, {name}", ratio(times[name], times[ONCE]), most=MOST)
+        for name in times
+        if name != ONCE
+    ]
+    if blocks is None:
+        slow = twin_seconds(model.double(), x.double(), y)
+        fast = median(times["float64 reference"]) / len(x)
+        rows.append(Row("slow twin / evidence with float64 reference", slow / fast))
+    note = f"over one {ONCE} in float32 on one thread; without perturbations and nulls"
+    return Section(f"Cost of evidence, {title}", note, tuple(rows))
+
+
+def forecasts() -> Section:
+    """What each random move costs beyond the forward pass that it cannot do without."""
+    torch.manual_seed(0)
+    x, y = torch.randn(1024, 3, 32, 32), torch.arange(1024) % 10
+    network = Network.of(ResMLP().eval())
+
+    def measured(moves: int) -> Callable[[], Any]:
+        return lambda: measure(network, x, y, precise=False, perturbations=moves, nulls=0)
+
+    def passes() -> None:
+        with torch.no_grad():
+            states = network.trace(x).states
+            for _ in range(MOVES):
+                for index, h in enumerate(states):
+                    F.cross_entropy(network.logits_from(x, index, h), y, reduction="none")
+
+    runs = {"with": measured(MOVES), "without": measured(0), "passes": passes}
+    times = interleaved(runs, ROUNDS)
+    extra = [a - b for a, b in zip(times["with"], times["without"], strict=True)]
+    row = Row.of("perturbation correlation / its forward passes", ratio(extra, times["passes"]))
+    note = f"ResMLP d256 L4, batch 1024, float32, {MOVES} moves of every state, none of it shared"
+    return Section("Cost of the perturbation correlation", note, (row,))
 
 
 if __name__ == "__main__":
-    main()
+    print(*sections(), sep="\n")

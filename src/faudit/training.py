@@ -68,6 +68,7 @@ class Learner:
         self.network, self.rule, self.settings = network, rule, settings
         self.seed, self.loss = seed, loss
         self.epoch = 0
+        rule.layout.check(network.layout(x))
         freeze_blocks(network, settings.trainable_blocks)
         self.parts = parameter_parts(network, x)
         self.mirrors = [pair for pair in rule.mirrors(network) if pair[0].requires_grad]
@@ -109,14 +110,15 @@ class Learner:
 
     def _backpropagate(self, x: Any, y: Tensor) -> Tensor:
         """One plain backward pass: what credit teaches that is the gradient itself."""
+        self._forget()
         loss = mean_loss(self.network, x, y, self.loss)
         self._check(loss, x)
-        self._forget()
         loss.backward(inputs=self.parts.local + self.parts.readout)
         self._apply()
         return loss.detach()
 
     def _see(self, x: Any, y: Tensor) -> tuple[Scene, Tensor]:
+        self._forget()
         seen = scene(self.network, x, y, self.loss)
         loss = seen.each.mean()
         self._check(loss, x)
@@ -128,14 +130,13 @@ class Learner:
             raise self._non_finite(x)
 
     def _update(self, seen: Scene, inputs: list[nn.Parameter]) -> None:
-        self._forget()
         local_gradients(seen, self.rule.credits(seen), self.settings, inputs)
         for weight, mirror in self.mirrors:
             mirror.grad = None if weight.grad is None else weight.grad.clone()
         self._apply()
 
     def _forget(self) -> None:
-        """``zero_grad`` without what it does for the profiler, which takes longer than the rest."""
+        """Make room before the forward pass; ``zero_grad`` also reports to a profiler, slowly."""
         for group in self.optimiser.param_groups:
             for p in group["params"]:
                 p.grad = None

@@ -1,0 +1,1 @@
+"""Benchmarks: what training and measuring cost, as ratios of work done side by side."""
