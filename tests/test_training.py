@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from faudit import training
-from faudit.errors import DataError, NetworkError, NonFiniteError, RecipeError
+from faudit.errors import DataError, NetworkError, NonFiniteError, RecipeError, RuleError
 from faudit.networks.scene import cross_entropy, scene
 from faudit.networks.view import Network, Staged
 from faudit.networks.zoo import ResMLP, SmallResNet, ViTMini
@@ -270,6 +270,14 @@ def test_frozen_blocks_do_not_change_by_a_bit(name: str, trainable: int) -> None
         stage = stage_of(parameter, 3)
         frozen = stage is not None and 1 <= stage <= 3 - trainable
         assert torch.equal(value, before[parameter]) == frozen, parameter
+
+
+@pytest.mark.parametrize("name", ["bp", "dfa", "kp", "ep"])
+def test_a_rule_made_for_another_network_is_refused(name: str) -> None:
+    network, x = view("resmlp")
+    other = Network.of(seeded(lambda: mlp(depth=2)))
+    with pytest.raises(RuleError, match=r"made for states of widths \(8, 8, 8\) and 4 classes"):
+        Learner(network, rule_for(other, x, name), Training(), x, seed=0)
 
 
 def test_more_trainable_blocks_than_there_are_is_refused() -> None:

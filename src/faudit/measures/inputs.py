@@ -151,13 +151,7 @@ def checked_credits(told: Any, states: Sequence[Tensor]) -> list[Tensor]:
 def check_rule(rule: Any, states: Sequence[Tensor], logits: Tensor) -> None:
     """Refuse a rule that was made for another network, or in another dtype."""
     if isinstance(made_for := getattr(rule, "layout", None), Layout):
-        here = Layout(tuple(tuple(h.shape[1:]) for h in states), (), logits.shape[-1])
-        if (made_for.features, made_for.classes) != (here.features, here.classes):
-            raise RuleError(
-                f"the rule was made for states of widths {made_for.features} and"
-                f" {made_for.classes} classes; this network has {here.features} and"
-                f" {here.classes}: make it from network.layout(x)"
-            )
+        made_for.check(Layout(tuple(tuple(h.shape[1:]) for h in states), (), logits.shape[-1]))
     _check_dtype(rule, (states[-1], logits))
 
 

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Protocol
 import torch
 from torch import Tensor, nn
 
-from faudit.errors import NetworkError
+from faudit.errors import NetworkError, RuleError
 from faudit.networks.finding import check_made, find_blocks, sequence_at
 from faudit.networks.values import (
     as_state,
@@ -110,6 +110,15 @@ class Layout:
     def features(self) -> tuple[int, ...]:
         """The width of every state: channels of an image, features of a vector or a token."""
         return tuple(shape[0] if len(shape) == 3 else shape[-1] for shape in self.shapes)
+
+    def check(self, here: Layout) -> None:
+        """Refuse a network other than the one a rule was made for; tokens may be more or fewer."""
+        if (self.features, self.classes) != (here.features, here.classes):
+            raise RuleError(
+                f"the rule was made for states of widths {self.features} and {self.classes}"
+                f" classes; this network has {here.features} and {here.classes}: make it from"
+                " network.layout(x)"
+            )
 
 
 class Network(ABC):
