@@ -1,34 +1,21 @@
-"""The ledger on paper: tables say what the rows say, and documents quote what the results say."""
+"""The ledger on paper: tables say what the rows say."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from faudit.errors import FauditError
 from faudit.report.ledger import (
     decisions_table,
-    fill,
-    fill_document,
     ledger_table,
     open_table,
     ours,
-    publish,
     published,
-    quotes,
-    readme,
     search_table,
     totals_table,
-    write_readme,
 )
 from faudit.studies.claims import CLAIMS, find
 from faudit.studies.ledger import STANDINGS, decision_tables, ledger, search
-from faudit.studies.store import Store
 from tests.studies.fabricated import Everything, bundle
-
-ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "results"
 
 
 def test_totals_are_counted_from_the_rows() -> None:
@@ -98,40 +85,3 @@ def test_the_search_shows_what_was_published_first() -> None:
     table = search_table(search(Everything()))
     assert table.column("candidate")[0] == "published"
     assert table.column("values met")[0] == 9
-
-
-def test_a_page_of_results_says_that_nothing_was_run(tmp_path: Path) -> None:
-    path = write_readme(tmp_path)
-    assert path.read_text() == readme(tmp_path)
-    assert f"| not run                           |     {len(CLAIMS)} |" in path.read_text()
-
-
-def test_a_document_that_quotes_something_else_is_refused() -> None:
-    with pytest.raises(FauditError, match="quotes 'sums'"):
-        fill("<!-- results: sums --><!-- end -->", {"totals": ""})
-
-
-def test_filling_a_document_twice_changes_nothing(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("a\n<!-- results: totals --><!-- end -->\nb <!-- other -->\n")
-    assert fill_document(page, tmp_path)
-    assert not fill_document(page, tmp_path)
-    assert "reproduced" in page.read_text()
-
-
-def test_publishing_writes_results_their_page_and_the_quotes(tmp_path: Path) -> None:
-    page, folder = tmp_path / "page.md", tmp_path / "results"
-    page.write_text("<!-- results: totals --><!-- end -->")
-    assert publish(Store.open(tmp_path / "store"), folder, [page]).runs == 0
-    assert (folder / "README.md").read_text() == readme(folder)
-    assert totals_table(ledger({})).to_markdown() in page.read_text()
-
-
-@pytest.mark.skipif(not (RESULTS / "README.md").exists(), reason="an installed package")
-def test_the_committed_pages_say_what_the_committed_results_say() -> None:
-    assert (RESULTS / "README.md").read_text() == readme(RESULTS)
-    quoted = quotes(RESULTS)
-    for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))):
-        if page.exists():
-            text = page.read_text(encoding="utf-8")
-            assert fill(text, quoted) == text, f"{page.name} is not up to date"

@@ -1,18 +1,12 @@
-"""The ledger on paper: its tables, the README of the results, and numbers quoted in documents."""
+"""The ledger on paper: its tables."""
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from math import isfinite
-from pathlib import Path
 from typing import cast
 
-from faudit import atomic
-from faudit.errors import FauditError
 from faudit.protocol import DecisionTable
-from faudit.recipe import Recipe
 from faudit.report import labels
 from faudit.report.cells import Cell, Mark, Style, Tone, Value
 from faudit.report.table import Row as TableRow
@@ -28,13 +22,7 @@ from faudit.studies.ledger import (
     Ledger,
     Ours,
     Row,
-    decision_tables,
-    search,
-    status,
 )
-from faudit.studies.results import Exported, Results, export
-from faudit.studies.store import Store
-from faudit.studies.variants import CHOSEN, SEARCH
 
 TONES: dict[str, Tone] = {
     REPRODUCED: "good",
@@ -152,7 +140,7 @@ def decisions_table(told: DecisionTable, found: DecisionTable) -> Table:
 def search_table(candidates: Sequence[Candidate], question: str = "") -> Table:
     """One stage of the search for the papers' recipe: all candidates beside what is published."""
     asked = [row.claim for row in candidates[0].rows]
-    names = [claim.id.partition("-")[2] for claim in asked]
+    names = [claim.id for claim in asked]
     rows = [
         (c.name, c.met if c.run else None, c.miss if c.run else None, *map(ours, c.rows))
         for c in candidates
@@ -165,105 +153,3 @@ def search_table(candidates: Sequence[Candidate], question: str = "") -> Table:
         "One seed, 30 epochs. A value is met by the ledger's own rules; the distance is in their"
         " tolerances, and 1 is the limit.",
     )
-
-
-# -- documents ------------------------------------------------------------------------------------
-
-
-def readme(folder: str | os.PathLike[str]) -> str:
-    """The README of a folder of results: everything in it is computed from the folder."""
-    ledger, results = status(folder), Results(folder)
-    variants = ledger.variants
-    parts = [
-        "# Results",
-        "What the published claims look like when they are run again: one JSON file per run in"
-        " `runs/` (recipe, outcome, evidence, thinned history, origin), and below the ledger that"
-        " follows from them. This page is generated; `docs/reproduction.md` explains it.",
-        f"{len(results)} runs, made with {_origins(results)}.",
-        totals_table(ledger).to_markdown(),
-        *(open_table(ledger, v).to_markdown() for v in variants if _missed(ledger, v)),
-        *(_decisions(results, v) for v in variants),
-        ledger_table(ledger, full=True).to_markdown(),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _missed(ledger: Ledger, variant: str) -> bool:
-    return ledger.totals(variant)[NOT_REPRODUCED] > 0
-
-
-def _decisions(results: Results, variant: str) -> str:
-    table = decisions_table(*decision_tables(results, variant))
-    return table.to_markdown().replace(table.title, f"{table.title} ({variant})", 1)
-
-
-def _origins(results: Results) -> str:
-    """The versions behind the numbers; more than one deserves to be seen."""
-    manifests = [bundle.manifest for bundle in results]
-    told = {f"torch {m.versions.get('torch', 'unknown')}, code {m.code}" for m in manifests}
-    return "; ".join(sorted(told)) or "nothing yet"
-
-
-def write_readme(folder: str | os.PathLike[str]) -> Path:
-    """Write the README of a folder of results."""
-    path = Path(folder) / "README.md"
-    atomic.write(path, readme(folder), durable=False)
-    return path
-
-
-def quotes(folder: str | os.PathLike[str]) -> dict[str, str]:
-    """What documents may quote of the results, by the name of the place it goes to."""
-    results, ledger = Results(folder), status(folder)
-    return {
-        "totals": totals_table(ledger).to_markdown(),
-        "search": "\n\n".join(
-            search_table(search(results, name), stage.question).to_markdown()
-            for name, stage in SEARCH.items()
-        ),
-        "chosen": ", ".join(f"`{stage}/{name}`" for stage, name in CHOSEN.items()),
-        "decisions": _decisions(results, "paper"),
-        "not reproduced": open_table(ledger).to_markdown(),
-    }
-
-
-def fill(text: str, quoted: Mapping[str, str]) -> str:
-    """A document with what stands between ``results: name`` and ``end`` comments made anew.
-
-    >>> print(fill("<!-- results: n -->old<!-- end -->", {"n": "new"}))
-    <!-- results: n -->
-    <BLANKLINE>
-    new
-    <BLANKLINE>
-    <!-- end -->
-    """
-
-    def made(found: re.Match[str]) -> str:
-        name = found[1]
-        if name not in quoted:
-            raise FauditError(f"a document quotes {name!r}; the results have {', '.join(quoted)}")
-        return f"<!-- results: {name} -->\n\n{quoted[name]}\n\n<!-- end -->"
-
-    return re.sub(r"<!-- results: ([\w ]+) -->.*?<!-- end -->", made, text, flags=re.DOTALL)
-
-
-def fill_document(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> bool:
-    """Bring a document's quotes up to date; says whether anything changed."""
-    before = Path(path).read_text(encoding="utf-8")
-    after = fill(before, quotes(folder))
-    if after != before:
-        atomic.write(path, after, durable=False)
-    return after != before
-
-
-def publish(
-    store: str | os.PathLike[str] | Store,
-    folder: str | os.PathLike[str],
-    documents: Iterable[str | os.PathLike[str]] = (),
-    recipes: Iterable[Recipe] | None = None,
-) -> Exported:
-    """Write a store's runs as results, their README, and what documents quote of them."""
-    done = export(store, folder, recipes)
-    write_readme(folder)
-    for path in documents:
-        fill_document(path, folder)
-    return done
