@@ -45,7 +45,7 @@ class Segfault(Sabotage):
 
 class Hog(Sabotage):
     def strike(self) -> None:
-        self.hoard = [torch.ones(2**28) for _ in range(64)]
+        self.hoard = [torch.empty(2**28) for _ in range(64)]  # room asked for, none of it used
 
 
 class Killed(Sabotage):
