@@ -259,7 +259,9 @@ def test_a_small_audit_from_the_shell_and_what_it_leaves(tmp_path: Path) -> None
     judged = json.loads(first.stdout)
     assert [one["recipe"]["rule"]["name"] for one in judged] == ["bp", "fa", "dfa"]
     assert all(one["verdict"].startswith(("PASS", "FAIL")) for one in judged)
-    assert (report / "index.html").exists()
+    page = (report / "index.html").read_text(encoding="utf-8")
+    assert "6 runs, 3 cases" in page
+    assert "What the methods are held against" in page
     again = run("audit", *places, *SETS)
     assert "6 cached, 0 to run" in again.stderr + again.stdout
     assert str(report) in again.stdout
@@ -269,6 +271,16 @@ def test_a_small_audit_from_the_shell_and_what_it_leaves(tmp_path: Path) -> None
     # Alone, the bundle knows no baseline: what was not evaluated does not pass.
     assert json.loads(one.stdout)[0]["verdict"].startswith(("INCOMPLETE", "FAIL", "PASS"))
     assert one.returncode in (0, 1, 3)
+
+
+def test_an_audit_whose_runs_break_is_incomplete(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = ["--store", str(tmp_path / "runs"), "--report", str(tmp_path / "report")]
+    broken = ["--set", "training.lr=1e30", "--set", "rule.name=bp"]
+    assert cli.main(["audit", *places, *SETS, *broken, "--quiet"]) == 3
+    assert "Report: " in capsys.readouterr().out
+    assert "FAILED(" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
 
 
 def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def audit(
     """Train BP, FA, DFA and their frozen-blocks baselines, measure and judge them.
 
     Runs on an embedded Fashion-MNIST sample in about a minute on two cores. It answers whether
-    the protocol works here, so it ends with 0 although FA and DFA fail.
+    the protocol works here, so it ends with 0 although FA and DFA fail, and with 3 if a run broke.
 
     Parameters
     ----------
@@ -129,14 +129,18 @@ def audit(
     """
     from faudit.report.document import write_report
     from faudit.studies.audits import first
+    from faudit.studies.store import Store
 
     recipes = [recipe.set(*(sets or [])) for recipe in first(seed=seed)]
     judged = _train_and_judge(recipes, store, voice)
-    page = write_report([one.bundle for one in judged], report)
+    made = Store.open(store)
+    page = write_report([made[recipe] for recipe in recipes if recipe in made], report)
     _show(judged, voice, explain=voice.verbose)
     if not voice.as_json:
         print(f"\nReport: {page.resolve()}")
-    return PASS
+    wanted = sum(recipe.training.trainable_blocks is None for recipe in recipes)
+    decided = sum(one.verdict.exit_code != INCOMPLETE for one in judged)
+    return PASS if decided == wanted else INCOMPLETE
 
 
 @app.command
@@ -530,7 +534,10 @@ def _show(judged: Sequence[Judged], voice: Voice, *, explain: bool = False) -> N
     if voice.as_json:
         print(_json([_plain(one) for one in judged]))
         return
-    _brief([one.bundle for one in judged], reasons=not voice.quiet)
+    if judged:
+        _brief([one.bundle for one in judged], reasons=not voice.quiet)
+    else:
+        print("No run left anything to judge.")
     for one in judged if explain else ():
         print(f"\n{one.bundle.recipe.digest}: {one.verdict.explain()}")
 
