@@ -781,4 +781,5 @@ def test_random_labels_leave_everything_else_alone():
     assert torch.equal(drawn.test.labels, true.test.labels)
     assert drawn.digest() != true.digest()
     counts = drawn.train.labels.bincount()
-    assert len(counts) == 10 and counts.min() > 500
+    assert len(counts) == 10
+    assert counts.min() > 500
