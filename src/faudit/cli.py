@@ -545,13 +545,12 @@ def _show(judged: Sequence[Judged], voice: Voice, *, explain: bool = False) -> N
 def _brief(bundles: Sequence[Bundle], reasons: bool) -> None:
     """The verdict table in the width of a terminal, and below it why each verdict is what it is."""
     from faudit.report.dossier import read
-    from faudit.report.tables import verdict_table
+    from faudit.report.tables import BRIEF, verdict_table
 
     table = verdict_table(read(bundles).methods)
-    shown = ("accuracy", "D1 growth", "D2 ‖g_L‖", "D3 above frozen", "verdict")
     if not len(table):
         return
-    _print(table.only("method", *shown))
+    _print(table.only("method", *BRIEF))
     why = zip(table.column("method"), table.column("what decided"), strict=True)
     if reasons:
         print("", *(f"{method}: {reason}" for method, reason in why), sep="\n")

@@ -10,6 +10,7 @@ from pathlib import Path
 from faudit import atomic
 from faudit.errors import FauditError
 from faudit.recipe import Recipe
+from faudit.report.dossier import read
 from faudit.report.ledger import (
     decisions_table,
     ledger_table,
@@ -19,6 +20,8 @@ from faudit.report.ledger import (
     search_table,
     totals_table,
 )
+from faudit.report.tables import BRIEF, verdict_table
+from faudit.studies.audits import first
 from faudit.studies.ledger import (
     NOT_REPRODUCED,
     Ledger,
@@ -71,6 +74,13 @@ def _origins(results: Results) -> str:
     return "; ".join(f"{where} ({count})" for where, count in sorted(told.items())) or "nothing yet"
 
 
+def _first_audit(results: Results) -> str:
+    """What ``faudit audit`` ends with, from the same six runs."""
+    there = [results[recipe] for recipe in first() if recipe in results]
+    table = verdict_table(read(there).methods)
+    return table.only("method", *BRIEF).to_markdown() if len(table) else ""
+
+
 def write_ledger(folder: str | os.PathLike[str]) -> Path:
     """Write the page with every row beside the results."""
     path = Path(folder) / "LEDGER.md"
@@ -93,6 +103,7 @@ def quotes(folder: str | os.PathLike[str]) -> dict[str, str]:
         ),
         "decisions": _decisions(results, "paper"),
         "not reproduced": open_table(ledger).to_markdown(),
+        "first audit": _first_audit(results),
         "told: runs": str(len(results)),
         "told: claims": str(len(ledger.of("paper"))),
         "told: origins": _origins(results),

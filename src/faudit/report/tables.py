@@ -47,6 +47,8 @@ __all__ = [
 
 CHECKS: tuple[tuple[str, Style], ...] = (("D1", "size"), ("D2", "size"), ("D3", "points"))
 ABSENT = "–"
+BRIEF = ("accuracy", "D1 growth", "D2 ‖g_L‖", "D3 above frozen", "verdict")
+"""The columns of a verdict table that fit a terminal."""
 
 
 # -- the verdict ----------------------------------------------------------------------------------
