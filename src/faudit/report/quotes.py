@@ -77,8 +77,9 @@ def _origins(results: Results) -> str:
 def _first_audit(results: Results) -> str:
     """What ``faudit audit`` ends with, from the same six runs."""
     there = [results[recipe] for recipe in first() if recipe in results]
-    table = verdict_table(read(there).methods)
-    return table.only("method", *BRIEF).to_markdown() if len(table) else ""
+    if not there:
+        return "not run"
+    return verdict_table(read(there).methods).only("method", *BRIEF).to_markdown()
 
 
 def write_ledger(folder: str | os.PathLike[str]) -> Path:
