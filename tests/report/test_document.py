@@ -23,6 +23,7 @@ from faudit.recipe import Named
 from faudit.report import control, escape, write_report
 from faudit.report.contents import all_tables, slug
 from faudit.report.dossier import Dossier, read
+from faudit.studies.ledger import NOT_REPRODUCED, REPRODUCED
 from tests.report import samples
 from tests.report.samples import bundle, recipe
 from tests.report.test_escape import HOSTILE, TEXT
@@ -70,6 +71,23 @@ def test_the_page_answers_in_the_declared_order(parsed: Page) -> None:
     assert [link for link in links if link in {f"#{s}" for s in SECTIONS}][1:] == [
         f"#{s}" for s in SECTIONS
     ]
+
+
+def test_runs_of_published_claims_stand_beside_what_was_published(tmp_path: Path) -> None:
+    dossier = read(samples.audit())
+    assert dossier.claims is not None
+    assert {row.standing for row in dossier.claims.rows} >= {REPRODUCED, NOT_REPRODUCED}
+    claims = all_tables(dossier)["claims"]
+    page = write_report(samples.audit(), tmp_path, formats=()).read_text(encoding="utf-8")
+    assert "Published claims" in page
+    assert all(f"{row[1]}<" in page for row in claims.rows)
+
+
+def test_other_runs_say_nothing_of_published_claims(tmp_path: Path) -> None:
+    bundles = [bundle(recipe("bp", epochs=7))]
+    assert read(bundles).claims is None
+    page = write_report(bundles, tmp_path, formats=()).read_text(encoding="utf-8")
+    assert "Published claims" not in page
 
 
 def test_the_page_is_balanced_and_its_ids_are_unique(parsed: Page) -> None:

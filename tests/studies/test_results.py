@@ -107,6 +107,15 @@ def test_the_report_reads_results_as_it_reads_a_store(store: Store, tmp_path: Pa
     kept, whole = read(Results(tmp_path)), read(store.path)
     assert [g.name for g in kept.groups] == [g.name for g in whole.groups]
     assert [g.verdict for g in kept.methods] == [g.verdict for g in whole.methods]
+    assert [g.name for g in read(tmp_path).groups] == [g.name for g in kept.groups]
+
+
+def test_a_result_that_was_altered_is_a_problem_of_the_report(store: Store, tmp_path: Path) -> None:
+    export(store, tmp_path)
+    path = next((tmp_path / "runs").iterdir())
+    path.write_text(path.read_text().replace("accuracy", "acuracy"))
+    (problem,) = [p for p in read(tmp_path).problems if path.stem in p.where]
+    assert "was altered" in problem.what
 
 
 def test_results_that_take_too_much_room_are_refused(

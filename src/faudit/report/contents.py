@@ -10,6 +10,7 @@ from faudit.protocol import DRAFT
 from faudit.report import figures, tables
 from faudit.report.cells import Value
 from faudit.report.dossier import Dossier, Group, Setting
+from faudit.report.ledger import ledger_table, totals_table
 from faudit.report.plate import Plate
 from faudit.report.table import Table
 
@@ -30,12 +31,22 @@ def all_tables(dossier: Dossier) -> dict[str, Table]:
         "checks": replace(tables.decision_table(methods, DRAFT), title="Each check by itself"),
         "sensitivity": tables.sensitivity_table(methods),
         "flags": tables.flags_table(methods),
+        **_claims(dossier),
         "problems": tables.problems_table(dossier.problems),
         "provenance": tables.provenance_table(groups),
         "recipes": tables.recipe_table(dossier),
         "runs": tables.runs_table(groups),
     }
     return {name: table for name, table in found.items() if len(table)}
+
+
+def _claims(dossier: Dossier) -> dict[str, Table]:
+    """What the runs say of published claims, where they are runs of those."""
+    if dossier.claims is None:
+        return {}
+    made = {"standings": totals_table(dossier.claims), "claims": ledger_table(dossier.claims)}
+    stamp = tables.stamp(dossier.groups)
+    return {name: replace(table, notes=(*table.notes, stamp)) for name, table in made.items()}
 
 
 def all_plates(dossier: Dossier) -> dict[str, list[Plate]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite, nan
@@ -20,6 +20,8 @@ from faudit.protocol import Case, Thresholds, Verdict, diagnose
 from faudit.recipe import Recipe, Training
 from faudit.report import labels
 from faudit.report.cells import Check, Style, Tone, Value
+from faudit.studies import results
+from faudit.studies.ledger import NOT_RUN, Ledger, ledger
 from faudit.studies.store import Store
 
 Source = str | os.PathLike[str] | Iterable[Bundle]
@@ -295,6 +297,8 @@ class Dossier:
     settings: tuple[Setting, ...]
     problems: tuple[Problem, ...] = ()
     source: str = ""
+    claims: Ledger | None = None
+    """The published claims that some of the runs are about."""
     groups: tuple[Group, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -317,7 +321,7 @@ class Dossier:
 
 
 def read(source: Source) -> Dossier:
-    """The dossier of a store, of a plain folder of bundles, or of bundles already loaded.
+    """The dossier of a store, a folder of bundles or of results, or of bundles already loaded.
 
     Only the small JSON parts are read. A run that cannot be read becomes a problem that is named.
 
@@ -340,7 +344,15 @@ def read(source: Source) -> Dossier:
     settings = tuple(_settings(_runs(bundles)))
     named = source if isinstance(source, str | os.PathLike) else f"{len(bundles)} bundles"
     problems += _gaps(settings) + _mixtures(bundles)
-    return Dossier(settings, tuple(problems), Path(named).name or str(named))
+    return Dossier(settings, tuple(problems), Path(named).name or str(named), _claims(bundles))
+
+
+def _claims(bundles: Iterable[Bundle]) -> Ledger | None:
+    """The rows of the ledger that these runs decide; None where they decide none."""
+    found = ledger({bundle.recipe: bundle for bundle in bundles})
+    decided = {row.claim.id for row in found.rows if row.standing != NOT_RUN}
+    rows = tuple(row for row in found.rows if row.claim.id in decided)
+    return Ledger(rows) if rows else None
 
 
 def _from_folder(folder: Path) -> tuple[list[Bundle], list[Problem]]:
@@ -348,6 +360,8 @@ def _from_folder(folder: Path) -> tuple[list[Bundle], list[Problem]]:
         raise BundleError(f"there is no folder {folder}; give a store or a folder of bundles")
     if not (folder / "runs").is_dir():
         return _load(sorted(p.parent for p in folder.glob("*/manifest.json")))
+    if files := sorted((folder / "runs").glob("*.json")):
+        return _load(files, results.load)
     store = Store(folder)
     bundles, problems = _load([store.folder(digest) for digest in store.digests()])
     waiting = store.wanted()
@@ -357,11 +371,17 @@ def _from_folder(folder: Path) -> tuple[list[Bundle], list[Problem]]:
     return bundles, problems
 
 
-def _load(folders: Iterable[Path]) -> tuple[list[Bundle], list[Problem]]:
+def _small_parts(folder: Path) -> Bundle:
+    return Bundle.load(folder, tensors=False)
+
+
+def _load(
+    folders: Iterable[Path], load: Callable[[Path], Bundle] = _small_parts
+) -> tuple[list[Bundle], list[Problem]]:
     bundles, problems = [], []
     for folder in folders:
         try:
-            bundles.append(Bundle.load(folder, tensors=False))
+            bundles.append(load(folder))
         except FauditError as error:
             what = str(error).replace(f"{folder}/", "").replace(str(folder), folder.name)
             problems.append(Problem(what, folder.name, "It is left out of every number here."))
