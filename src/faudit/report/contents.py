@@ -14,6 +14,9 @@ from faudit.report.ledger import ledger_table, totals_table
 from faudit.report.plate import Plate
 from faudit.report.table import Table
 
+CURVES = 8
+"""As many curves as one pair of axes can name beside their ends."""
+
 
 def all_tables(dossier: Dossier) -> dict[str, Table]:
     """Every table with something in it."""
@@ -58,8 +61,8 @@ def all_plates(dossier: Dossier) -> dict[str, list[Plate]]:
     made: dict[str, list[Plate]] = {
         "verdicts": [*_each(dossier, _pair, 2), *_across(dossier)],
         "ladder": _each(dossier, _ladder),
-        "layers": _each(dossier, lambda s: figures.per_layer(_evidence(s.methods))),
-        "training": _each(dossier, _trajectories),
+        "layers": _each(dossier, lambda s: figures.per_layer(_evidence(s.methods)), parts=crowds),
+        "training": _each(dossier, _trajectories, parts=crowds),
         "penalty": _penalties(dossier),
         "null": [figures.null_calibration(evidence, heads), figures.controls(evidence, heads)],
         "credit": [figures.cosine_against_utility(_utilities(dossier))],
@@ -85,15 +88,36 @@ def _short_name(group: Group, dossier: Dossier) -> str:
     return group.label if len(dossier.settings) == 1 else group.name
 
 
-def _each(dossier: Dossier, draw: Callable[[Setting], Plate], least: int = 1) -> list[Plate]:
-    """One plate per setting with enough methods, named after it."""
+def _whole(setting: Setting) -> list[Setting]:
+    return [setting]
+
+
+def crowds(setting: Setting) -> list[Setting]:
+    """The setting itself, or parts of it with no more methods than curves can be told apart."""
+    if len(setting.methods) <= CURVES:
+        return [setting]
+    methods = sorted(setting.methods, key=lambda group: group.label)
+    parts = [tuple(methods[i : i + CURVES]) for i in range(0, len(methods), CURVES)]
+    return [
+        replace(setting, groups=part, label=f"{setting.label} ({number} of {len(parts)})")
+        for number, part in enumerate(parts, 1)
+    ]
+
+
+def _each(
+    dossier: Dossier,
+    draw: Callable[[Setting], Plate],
+    least: int = 1,
+    parts: Callable[[Setting], list[Setting]] = _whole,
+) -> list[Plate]:
+    """One plate per setting with enough methods, or per part of it, named after it."""
     found = []
     for number, setting in enumerate(dossier.settings, 1):
-        if len(setting.methods) >= least:
-            plate = draw(setting)
-            name = f"{plate.name}-{number:02d}-{slug(setting.label)}"
-            stamp = tables.stamp(setting.groups)
-            found.append(replace(plate, name=name, title=setting.label, stamp=stamp))
+        for part in parts(setting) if len(setting.methods) >= least else ():
+            plate = draw(part)
+            name = f"{plate.name}-{number:02d}-{slug(part.label)}"
+            stamp = tables.stamp(part.groups)
+            found.append(replace(plate, name=name, title=part.label, stamp=stamp))
     return found
 
 

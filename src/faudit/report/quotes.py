@@ -123,8 +123,8 @@ def quotes(folder: str | os.PathLike[str]) -> dict[str, str]:
 def _initials(standing: str) -> str:
     """A standing as one word.
 
-    >>> [_initials(standing) for standing in STANDINGS]
-    ['reproduced', 'same-verdict', 'not-reproduced', 'not-run']
+    >>> _initials("same verdict, different magnitude")
+    'same-verdict'
     """
     return standing.partition(",")[0].replace(" ", "-")
 
