@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -282,9 +282,8 @@ def reproduce(
     board = _board(voice)
     options: dict[str, Any] = {"engine": _engine("local", slots), "show": board}
     if rerun is not None:
-        row = ledger.rerun(rerun, store, variant=variant, device=device, **options)
-        found = ledger.Ledger((row,))
-    elif status:
+        return _rerun(rerun, store, results, voice, variant=variant, device=device, **options)
+    if status:
         found = ledger.status(results)
     elif names:
         found = ledger.reproduce(names, store, variants=(variant,), device=device, **options)
@@ -297,6 +296,25 @@ def reproduce(
             _print(table)
             print()
         _print(told.totals_table(found))
+    return PASS
+
+
+def _rerun(claim: str, store: Path, results: Path, voice: Voice, **how: Any) -> int:
+    """One claim's row from runs made anew, beside the committed one."""
+    from faudit.report import ledger as told
+    from faudit.studies import ledger
+    from faudit.studies.claims import find
+
+    about, variant = find(claim), how["variant"]
+    place = ledger.again(about, store, variant=variant, device=how["device"])
+    found = {"again": ledger.Ledger((ledger.rerun(about, place, **how),))}
+    if results.is_dir():
+        found["committed"] = ledger.status(results, claims=[about], variants=[variant])
+    if voice.as_json:
+        print(_json({name: one.to_dict() for name, one in found.items()}))
+        return PASS
+    for name, one in found.items():
+        _print(replace(told.ledger_table(one), title=f"{claim}, {name}"))
     return PASS
 
 

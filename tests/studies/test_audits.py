@@ -114,7 +114,7 @@ def test_no_study_has_a_run_that_nothing_is_decided_by() -> None:
 
 def test_a_study_sees_every_arm_before_a_second_seed() -> None:
     seeds = [recipe.seed for recipe in audits.t6()]
-    assert seeds == [42] * 5 + [123] * 5 + [456] * 5
+    assert seeds == [42] * 6 + [123] * 6 + [456] * 6
 
 
 def test_all_is_every_study_once() -> None:

@@ -14,7 +14,7 @@ from faudit.errors import FauditError
 from faudit.recipe import Data, Named, Recipe
 from faudit.studies import audits
 from faudit.studies.audits import Arm, Setting
-from faudit.studies.claims import CLAIMS, RULES, Claim, Line, accuracy, find, margin, word
+from faudit.studies.claims import CLAIMS, FITTED, RULES, Claim, Line, accuracy, find, margin, word
 from faudit.studies.engines import Inline
 from faudit.studies.ledger import (
     FARTHEST,
@@ -23,9 +23,11 @@ from faudit.studies.ledger import (
     REPRODUCED,
     SAME_VERDICT,
     Row,
+    again,
     decision_tables,
     ledger,
     near,
+    needed,
     reproduce,
     rerun,
     search,
@@ -36,6 +38,7 @@ from faudit.studies.quantities import PER_RUN, TEXTS, Quantity
 from faudit.studies.results import export
 from faudit.studies.runner import measure_again
 from faudit.studies.store import Store
+from faudit.studies.study import train
 from tests.studies.fabricated import Everything, bundle, history, outcome
 
 
@@ -107,7 +110,7 @@ def test_the_drafts_reduction_is_eight_times_the_papers() -> None:
 def test_every_claim_is_decided_when_all_runs_are_there() -> None:
     found = ledger(Everything())
     assert not [r.claim.id for r in found.rows if r.standing == NOT_RUN]
-    assert found.complete() == len(CLAIMS)
+    assert sum(found.totals(complete=True).values()) == len(CLAIMS)
 
 
 def test_every_quantity_has_a_text() -> None:
@@ -264,7 +267,9 @@ def test_part_of_the_seeds_is_judged_and_counted() -> None:
     assert found.standing == REPRODUCED
     assert found.ours is not None
     assert (found.ours.seeds, found.ours.of, found.ours.spread) == (1, 3, None)
-    assert ledger({first: bundle(first)}).complete() == 0
+    alone = ledger({first: bundle(first)})
+    assert sum(alone.totals(complete=True).values()) == 0
+    assert alone.totals()[NOT_RUN] < len(CLAIMS)
 
 
 def test_a_run_that_broke_is_no_missing_run() -> None:
@@ -281,6 +286,60 @@ def test_a_run_that_broke_is_no_missing_run() -> None:
     told = row("t6-dfa-verdict", source).ours
     assert told is not None
     assert told.word.startswith("FAILED(non-finite")
+
+
+@pytest.mark.parametrize("id", ["t6-dfa-accuracy", "t6-dfa-margin", "t6-dfa-growth"])
+def test_one_run_that_broke_is_not_left_out_of_the_mean(id: str) -> None:
+    claim = find(id)
+    source = only(claim.arms[0], accuracy=0.088, growth=(1.0, 1.0, 1.0, 1004.0))
+    for recipe in claim.arms[0].baseline.recipes():
+        source[recipe] = bundle(recipe, 0.178)
+    assert row(id, source).standing == REPRODUCED
+    first = claim.arms[0].recipes()[0]
+    broken = outcome(first, 0.0).replace(
+        status="failed", reason="non-finite", accuracy=None, correct="", tests=0
+    )
+    source[first] = replace(source[first], outcome=broken)
+    found = row(id, source)
+    assert found.standing == NOT_REPRODUCED
+    assert "1 of 3 runs leave it undefined" in found.reason
+
+
+def test_what_could_not_fail_or_chose_the_recipe_is_set_apart() -> None:
+    found = ledger(Everything())
+    assert not found.row("f3-fa-cosine-L").telling
+    assert not found.row("f6-dfa-0-accuracy").telling
+    assert found.row("f6-dfa-0-accuracy", "plain").telling
+    assert found.row("t1-fa-accuracy").telling
+    assert {claim.id for claim in CLAIMS} >= FITTED
+
+
+def test_a_reference_is_judged_at_the_declared_reduction_whatever_it_was_printed_at() -> None:
+    claim = find("t2-vit-dfa-g")
+    assert (claim.quantity.batch, claim.line.quantity.batch) == (1024, 128)
+    between = only(claim.arms[0], reference_norm=(1.0,) * 4 + (128 * 2e-7,))
+    found = row("t2-vit-dfa-g", between)
+    assert found.standing == NOT_REPRODUCED
+    assert "128 samples below 1e-07: no" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("grown", "collapsed", "told"),
+    [(8, 3, "D2, D1"), (3, 8, "D1, D2"), (4, 4, "together"), (inf, 2, "D2"), (inf, inf, "never")],
+)
+def test_the_order_in_which_checks_fire(grown: float, collapsed: float, told: str) -> None:
+    recipe = find("f4-dfa-order").arms[0].recipes()[0]
+
+    def size(epoch: int) -> list[float]:
+        return [1.0, 1.0, 1.0, 99.0 if epoch >= grown else 1.0]
+
+    def reference(epoch: int) -> list[float]:
+        return [1.0] * 4 + [1e-5 if epoch >= collapsed else 1.0]
+
+    made = history(recipe, 10, growth=size, reference_norm=reference)
+    found = row("f4-dfa-order", {recipe: replace(bundle(recipe), history=made)}).ours
+    assert found is not None
+    assert found.word == told
 
 
 def test_an_undefined_layer_leaves_the_mean_undefined() -> None:
@@ -454,8 +513,15 @@ def test_measuring_a_bundle_again_gives_the_committed_row(
 def test_training_a_claim_again_gives_the_committed_row(
     made: tuple[Store, tuple[Row, ...]], tmp_path: Path
 ) -> None:
-    again = rerun(ABOUT[2], tmp_path / "new", engine=Inline(), show=Silent())
-    assert again == made[1][2]
+    place = again(ABOUT[2], tmp_path)
+    assert rerun(ABOUT[2], place, engine=Inline(), show=Silent()) == made[1][2]
+    assert again(ABOUT[2], tmp_path).name == "s0-fa-verdict-paper-2"
+
+
+def test_a_claim_that_was_stopped_early_is_gone_on_with(tmp_path: Path) -> None:
+    place = again(ABOUT[2], tmp_path)
+    train(needed(ABOUT[2])[:1], place, engine=Inline(), show=Silent())
+    assert again(ABOUT[2], tmp_path) == place
 
 
 def test_reproduce_asks_for_the_runs_of_the_named_studies(

@@ -17,13 +17,17 @@ from faudit.report.ledger import (
     open_table,
     ours,
     published,
+    reproduced,
     search_table,
     totals_table,
 )
 from faudit.report.tables import BRIEF, verdict_table
-from faudit.studies.audits import first
+from faudit.studies.audits import first, on
+from faudit.studies.audits import published as published_runs
 from faudit.studies.ledger import (
+    DEVICES,
     NOT_REPRODUCED,
+    NOT_RUN,
     Ledger,
     decision_tables,
     search,
@@ -106,18 +110,39 @@ def quotes(folder: str | os.PathLike[str]) -> dict[str, str]:
         "not reproduced": open_table(ledger).to_markdown(),
         "first audit": _first_audit(results),
         "told: runs": str(len(results)),
+        "told: deciding": str(len(_deciding(results))),
         "told: claims": str(len(ledger.of("paper"))),
         "told: origins": _origins(results),
         "told: chosen": ", ".join(f"`{stage}/{name}`" for stage, name in CHOSEN.items()),
     }
     for variant in VARIANTS:
-        for standing, count in ledger.totals(variant).items():
-            found[f"told: {_initials(standing)} {variant}"] = str(count)
+        found |= _counts(ledger, variant)
     for row in ledger.rows:
         end = "" if row.variant == "paper" else f" {row.variant}"
         found[f"ours: {row.claim.id}{end}"] = str(ours(row) or "not run")
         found[f"published: {row.claim.id}"] = str(published(row.claim))
     return found
+
+
+def _counts(ledger: Ledger, variant: str) -> dict[str, str]:
+    """The totals, of all rows and of those that every seed decided."""
+    some, every = ledger.totals(variant), ledger.totals(variant, complete=True)
+    telling = reproduced(ledger, variant, complete=True, telling=True)
+    told = {
+        **{_initials(standing): count for standing, count in some.items()},
+        **{f"{_initials(standing)}-every": count for standing, count in every.items()},
+        "decided-every": sum(every.values()),
+        "decided-some": sum(some.values()) - some[NOT_RUN] - sum(every.values()),
+        "telling-every": telling,
+    }
+    return {f"told: {name} {variant}": str(count) for name, count in told.items()}
+
+
+def _deciding(results: Results) -> set[str]:
+    """The runs that decide a row; the others are the search's, and the first audit's."""
+    asked = {recipe for name in VARIANTS for recipe in published_runs(["all"], name)}
+    there = {on(device, recipe).digest for recipe in asked for device in DEVICES}
+    return there & set(results.digests())
 
 
 def _initials(standing: str) -> str:

@@ -218,14 +218,15 @@ def t2(variant: str = "paper") -> list[Recipe]:
     """Table 2 and Figure 5: which architectures keep scale and reference."""
     places = ("d256", "no-ln", "vit", "student")
     found = [arm for place in places for arm in arms(place, "dfa", "fa")]
-    return recipes([*found, Arm("student", "bp")], variant)
+    return recipes([*found, Arm("student", "bp"), Arm("vit", "bp", blocks=0)], variant)
 
 
 def f6(variant: str = "paper") -> list[Recipe]:
     """Figure 6 and appendices A and C: what a penalty on the blocks' updates mends."""
     sweep = [Arm("d256-30", rule, p) for p in (0.0, 1e-2, 1e-4) for rule in ("dfa", "fa")]
     control = [Arm("d256-30", "bp"), Arm("d256-30", "bp", 1e-2), sweep[0].baseline]
-    return recipes([*sweep, *control, Arm("d256-30", "dfa", 1e-1, seeds=(42,))], variant)
+    single = [Arm("d256-30", "dfa", p, seeds=(42,)) for p in (1e-1, 1e-3)]
+    return recipes([*sweep, *control, *single], variant)
 
 
 def t3(variant: str = "paper") -> list[Recipe]:
@@ -246,8 +247,8 @@ def t5(variant: str = "paper") -> list[Recipe]:
 
 def t6(variant: str = "paper") -> list[Recipe]:
     """Table 6: the verdicts on CIFAR-100."""
-    shallow = Arm("cifar100-shallow", "bp")
-    return recipes([*arms("cifar100", "bp", "fa", "dfa"), shallow], variant)
+    others = [Arm("cifar100", "bp", blocks=0), Arm("cifar100-shallow", "bp")]
+    return recipes([*arms("cifar100", "bp", "fa", "dfa"), *others], variant)
 
 
 def v1(variant: str = "paper") -> list[Recipe]:

@@ -6,7 +6,9 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from math import isfinite, isnan, log10
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal, Protocol, cast
 
@@ -16,7 +18,16 @@ from faudit.protocol import PAPER, DecisionTable
 from faudit.recipe import Recipe
 from faudit.studies import audits, study
 from faudit.studies.audits import Arm
-from faudit.studies.claims import CLAIMS, DECIDED, SEARCH_CLAIMS, Claim, Line, Tiers, find
+from faudit.studies.claims import (
+    CLAIMS,
+    DECIDED,
+    FITTED,
+    SEARCH_CLAIMS,
+    Claim,
+    Line,
+    Tiers,
+    find,
+)
 from faudit.studies.engines import Engine
 from faudit.studies.progress import Board
 from faudit.studies.quantities import OF_ARMS, Held, Number, Quantity, decisions, value
@@ -69,6 +80,11 @@ class Ours:
         return tuple(v for v in self.values if isinstance(v, float) and not isnan(v))
 
     @property
+    def undefined(self) -> int:
+        """How many runs have no such number, because they broke or because it has no meaning."""
+        return sum(isinstance(v, float) and isnan(v) for v in self.values)
+
+    @property
     def mean(self) -> float | None:
         """Their mean; None where no value is a number."""
         return fmean(self.numbers) if self.numbers else None
@@ -103,6 +119,21 @@ class Row:
     reason: str
     ours: Ours | None = None
 
+    @property
+    def complete(self) -> bool:
+        """Whether every seed decided it that it was published for."""
+        return self.ours is not None and self.ours.seeds == self.ours.of
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the recipe was chosen by this very number."""
+        return self.variant == "paper" and self.claim.id in FITTED
+
+    @property
+    def telling(self) -> bool:
+        """Whether it could have come out otherwise: neither chosen by nor true by construction."""
+        return not self.fitted and not self.claim.certain
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         ours = self.ours
@@ -118,6 +149,8 @@ class Row:
             "spread": ours.spread if ours else None,
             "n": ours.seeds if ours else 0,
             "of": ours.of if ours else 0,
+            "fitted": self.fitted,
+            "certain": self.claim.certain,
             "standing": self.standing,
             "rule": self.claim.rule,
             "reason": self.reason,
@@ -150,19 +183,15 @@ class Ledger:
                 return row
         raise FauditError(f"the ledger has no claim {id!r} under the variant {variant!r}")
 
-    def totals(self, variant: str = "paper") -> dict[Standing, int]:
-        """How many claims ended how.
+    def totals(self, variant: str = "paper", *, complete: bool = False) -> dict[Standing, int]:
+        """How many claims ended how; of those that every published seed decided, if ``complete``.
 
         >>> ledger({}).totals()["reproduced"]
         0
         """
-        counts = Counter(row.standing for row in self.of(variant))
+        rows = [row for row in self.of(variant) if row.complete or not complete]
+        counts = Counter(row.standing for row in rows)
         return {standing: counts[standing] for standing in STANDINGS}
-
-    def complete(self, variant: str = "paper") -> int:
-        """How many claims were decided by every seed they were published for."""
-        found = (row.ours for row in self.of(variant))
-        return sum(ours is not None and ours.seeds == ours.of for ours in found)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -237,6 +266,26 @@ def rerun(
     wanted = [audits.on(device, recipe) for recipe in needed(about, variant)]
     made = study.train(wanted, store, engine=engine, show=show)
     return ledger(made.store, claims=[about], variants=[variant]).rows[0]
+
+
+def again(
+    claim: str | Claim,
+    store: str | os.PathLike[str],
+    *,
+    variant: str = "paper",
+    device: str = "cpu",
+) -> Path:
+    """Where one claim's runs are made anew: a store inside the store that has none of them whole.
+
+    One that was stopped early is gone on with; one that has them all is left as it is.
+
+    >>> again("t1-fa-accuracy", "faudit-runs").as_posix()
+    'faudit-runs/again/t1-fa-accuracy-paper-1'
+    """
+    about = find(claim) if isinstance(claim, str) else claim
+    wanted = [audits.on(device, recipe) for recipe in needed(about, variant)]
+    places = (Path(store) / "again" / f"{about.id}-{variant}-{n}" for n in count(1))
+    return next(place for place in places if study.plan(wanted, place).todo)
 
 
 def needed(claim: Claim, variant: str = "paper") -> list[Recipe]:
@@ -360,7 +409,7 @@ def names(claim: Claim) -> list[str]:
 
 def _judge(claim: Claim, ours: Ours, shown: Ours | None) -> tuple[Standing, str]:
     """The standing and the rule that decided, in words."""
-    met = _met(claim, ours)
+    met = not ours.undefined and _met(claim, ours)
     told = f"{claim.rule}: {'yes' if met else 'no'}"
     if met:
         return REPRODUCED, told
@@ -424,15 +473,15 @@ def in_tiers(order: Sequence[str], tiers: Tiers) -> bool:
 
 
 def _on_side(line: Line, shown: Ours | None) -> bool:
-    """Whether the mean stands where the published number stands."""
-    if shown is None or shown.mean is None:
+    """Whether the mean stands where the published number stands, with no run left out of it."""
+    if shown is None or shown.mean is None or shown.undefined:
         return False
     return (shown.mean >= line.limit) is line.above
 
 
 def _said(reason: str, ours: Ours) -> str:
     """The reason, and what the reader must know of the runs behind it."""
-    broken = sum(isinstance(v, float) and isnan(v) for v in ours.values)
+    broken = ours.undefined
     notes = [f"{broken} of {ours.seeds} runs leave it undefined"] if broken else []
     return "; ".join([reason, *notes])
 

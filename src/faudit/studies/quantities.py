@@ -11,6 +11,7 @@ from typing import Any
 from faudit.bundle import Bundle, Outcome
 from faudit.errors import FauditError, unknown
 from faudit.protocol import (
+    DRAFT,
     PAPER,
     STRATEGIES,
     Case,
@@ -129,21 +130,6 @@ def _growth(run: Held, wanted: Quantity) -> Number:
     return None if found is None else max(found, default=nan)
 
 
-def _lowest(run: Held, wanted: Quantity) -> Number:
-    found = _early_cosines(run)
-    return min(found) if found else None
-
-
-def _highest(run: Held, wanted: Quantity) -> Number:
-    found = _early_cosines(run)
-    return max(found) if found else None
-
-
-def _early_cosines(run: Held) -> list[float]:
-    """The cosines below the embedding after epochs 1 and 2."""
-    return [c for epoch in (1, 2) for c in _record(run, epoch).get("cosine", ())[1:]]
-
-
 def _stability(run: Held, wanted: Quantity) -> Number:
     return run.bundle.evidence.stability if run.bundle.evidence else nan
 
@@ -158,6 +144,13 @@ def _control(run: Held, wanted: Quantity) -> Number:
 def _null(run: Held, wanted: Quantity) -> Number:
     null = run.bundle.evidence.null if run.bundle.evidence else None
     return nan if null is None else float(getattr(null, wanted.of))
+
+
+def _signs(run: Held, wanted: Quantity) -> Number:
+    """Whether ways to aggregate the same cosines disagree in sign."""
+    found = run.bundle.evidence.cosine_aggregates.values() if run.bundle.evidence else ()
+    signs = {value > 0 for value in found if isfinite(value)}
+    return "both" if len(signs) > 1 else "one" if signs else "undefined"
 
 
 def _aggregate(pick: Callable[[Iterable[float]], float]) -> Callable[[Held, Quantity], Number]:
@@ -206,8 +199,16 @@ def _fires(run: Held, wanted: Quantity) -> Number:
     return "never" if found is None else f"from epoch {found}"
 
 
+def _order(run: Held, wanted: Quantity) -> Number:
+    """D1 and D2 in the order in which they first fire."""
+    first = _replayed(run, wanted).first
+    fired = sorted((first[code], code) for code in ("D1", "D2") if first[code] is not None)
+    tied = len(fired) > 1 and fired[0][0] == fired[1][0]
+    return "together" if tied else ", ".join(code for _, code in fired) or "never"
+
+
 def _saved(run: Held, wanted: Quantity) -> Number:
-    found = _replayed(run, wanted).saved["any"]
+    found = _replayed(run, wanted).saved[wanted.of]
     return 0.0 if found is None else found
 
 
@@ -252,10 +253,9 @@ PER_RUN: dict[str, Callable[[Held, Quantity], Number]] = {
     "clamped deep cosine": _mean_from("cosine_clamped", 1),
     "gamma": _mean_from("cosine", 0),
     "clamped gamma": _mean_from("cosine_clamped", 0),
-    "lowest early cosine": _lowest,
-    "highest early cosine": _highest,
     "lowest aggregate": _aggregate(min),
     "highest aggregate": _aggregate(max),
+    "aggregate signs": _signs,
     "stability": _stability,
     "nudging": _mean_from("nudging", 1),
     "perturbation correlation": _mean_from("perturbation_correlation", 1),
@@ -264,13 +264,14 @@ PER_RUN: dict[str, Callable[[Held, Quantity], Number]] = {
     "first epoch": _first_epoch,
     "first below": _first_below,
     "fires": _fires,
+    "fires in order": _order,
     "saved": _saved,
     "verdict": _verdict,
     "outcome": _outcome,
     "flag": _flag,
     "trust": _trust,
 }
-WORDS = ("fires", "verdict", "outcome", "flag", "trust")
+WORDS = ("fires", "fires in order", "verdict", "outcome", "flag", "trust", "aggregate signs")
 """The quantities that are words."""
 
 TEXTS = {
@@ -286,10 +287,11 @@ TEXTS = {
     "clamped deep cosine": "deep cosine, as torch clamps it",
     "gamma": "Gamma",
     "clamped gamma": "Gamma, as torch clamps it",
-    "lowest early cosine": "lowest cosine at h_1..h_L, epochs 1 and 2",
-    "highest early cosine": "highest cosine at h_1..h_L, epochs 1 and 2",
+    "lowest early cosine": "lowest cosine at h_1..h_L of any seed, epochs 1 and 2",
+    "highest early cosine": "highest cosine at h_1..h_L of any seed, epochs 1 and 2",
     "lowest aggregate": "lowest of the ways to aggregate the cosine",
     "highest aggregate": "highest of the ways to aggregate the cosine",
+    "aggregate signs": "signs among the ways to aggregate the cosine",
     "stability": "stability (c) of the reference",
     "nudging": "change of test loss under a nudge, mean over h_1..h_L",
     "perturbation correlation": "perturbation correlation of the credit, mean over h_1..h_L",
@@ -298,12 +300,14 @@ TEXTS = {
     "first epoch": "first epoch at which {of} fires (||g_L|| over {batch} samples)",
     "first below": "first epoch with ||g_L|| below {limit:g} (over {batch} samples)",
     "fires": "whether D1 or D2 ever fires while training (||g_L|| over {batch} samples)",
-    "saved": "training saved by stopping when a check fires (||g_L|| over {batch} samples)",
+    "fires in order": "D1 and D2 as they first fire (||g_L|| over {batch} samples)",
+    "saved": "training saved by stopping when {of} fires (||g_L|| over {batch} samples)",
     "verdict": "verdict",
     "outcome": "pass or fail",
     "flag": "{of}",
     "trust": "the drafts' word",
     "decisions": "S0, S1, S2, S3",
+    "draft decisions": "S0, S1, +(a), +(b), +(c), +(d), full",
     "gap": "{of}: factor between the nearest healthy and failing run",
     "robust": "{of}: cases whose flag changes within 50 % of the threshold",
     "margins": "D3 at 2 pp and at 1 pp",
@@ -329,6 +333,7 @@ def case(name: str, runs: Sequence[Held], failing: bool | None = None) -> Case:
         gamma=_mean(fmean(e.cosine_clamped) if e.cosine_clamped else None for e in evidence),
         growth=_mean((e.largest_growth for e in evidence), geometric=True),
         reference_norm=_mean((e.deepest_reference(128) for e in evidence), geometric=True),
+        stability=_mean(e.stability for e in evidence),
         failing=failing,
         chance=1 / classes if classes else 0.1,
     )
@@ -343,16 +348,30 @@ def _mean(values: Iterable[float | None], *, geometric: bool = False) -> float |
     return fmean(known)
 
 
-def decisions(runs: Sequence[Held]) -> str:
-    """What S0, S1, S2 and S3 say of one arm; "open" where a number is missing."""
+def decisions(runs: Sequence[Held], strategies: Sequence[str] = PAPER) -> str:
+    """What the strategies say of one arm; "open" where a number is missing."""
     words = {True: "fail", False: "pass", None: "open"}
     seen = case("", runs)
-    return " ".join(words[STRATEGIES[s].walks_back(seen, Thresholds())] for s in PAPER)
+    return " ".join(words[STRATEGIES[s].walks_back(seen, Thresholds())] for s in strategies)
 
 
-def _decisions(arms: Arms, wanted: Quantity) -> Number:
-    found = decisions(arms[0])
-    return None if "open" in found else found
+def _decided_by(strategies: Sequence[str]) -> Callable[[Arms, Quantity], Number]:
+    def of(arms: Arms, wanted: Quantity) -> Number:
+        found = decisions(arms[0], strategies)
+        return None if "open" in found else found
+
+    return of
+
+
+def _early_cosine(pick: Callable[[Iterable[float]], float]) -> Callable[[Arms, Quantity], Number]:
+    """One of the cosines behind the embedding after epochs 1 and 2, over all seeds."""
+
+    def of(arms: Arms, wanted: Quantity) -> Number:
+        records = [_record(run, epoch) for run in arms[0] for epoch in (1, 2)]
+        found = [c for record in records for c in record.get("cosine", ())[1:]]
+        return pick(found) if found else None
+
+    return of
 
 
 def _audited(arms: Arms) -> list[Case]:
@@ -382,7 +401,10 @@ def _margins(arms: Arms, wanted: Quantity) -> Number:
 
 
 OF_ARMS: dict[str, Callable[[Arms, Quantity], Number]] = {
-    "decisions": _decisions,
+    "decisions": _decided_by(PAPER),
+    "draft decisions": _decided_by(DRAFT),
+    "lowest early cosine": _early_cosine(min),
+    "highest early cosine": _early_cosine(max),
     "gap": _gap,
     "robust": _robust,
     "margins": _margins,
