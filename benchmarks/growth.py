@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from benchmarks.clock import Work, exponent, interleaved, threads
+from benchmarks.clock import Work, exponent, interleaved, ratio, threads
 from benchmarks.loops import cifar_shaped, learning
 from benchmarks.rows import Row, Section
 from faudit.data.sets import Dataset
@@ -18,6 +18,8 @@ from faudit.studies.runner import run
 STEPS, ROUNDS = 2, 7
 LINEAR = 1.05
 """The largest exponent that counts as linear."""
+ALIKE = 1.2
+"""The most that a deep block may cost over an early one; at quadratic cost it would be 2.7."""
 
 AXES = {"depth": (2, 4, 8, 16, 32), "width": (64, 128, 256, 512, 1024), "batch": (32, 128, 512)}
 RUNS = (1, 2, 4, 8)
@@ -37,18 +39,31 @@ def sections() -> list[Section]:
 
 
 def along(data: Dataset, route: str, axis: str, sizes: tuple[int, ...]) -> list[Row]:
-    """The exponent along one axis, and whether the last block costs what the first did."""
+    """The exponent along one axis; along depth also what a deep block costs over an early one.
+
+    A step's fixed part keeps the exponent low whatever a block costs, so blocks are also compared.
+    """
     works: dict[str, Work] = {
         str(size): learning(data, "dfa", STEPS, route=route, **{axis: size}) for size in sizes
     }
-    found = {int(name): median(times) for name, times in interleaved(works, ROUNDS).items()}
+    times = interleaved(works, ROUNDS)
     target = {"most": LINEAR} if axis == "depth" else {}
     what = f"exponent of {axis}, {sizes[0]} to {sizes[-1]}"
-    rows = [Row(what, exponent(sizes, list(found.values())), "", **target)]
+    middle = [median(times[str(size)]) for size in sizes]
+    rows = [Row(what, exponent(sizes, middle), "", **target)]
     if axis == "depth":
-        late, early = (found[32] - found[16]) / 16, (found[16] - found[2]) / 14
-        rows.append(Row("a block at depth 17 to 32 / one at 3 to 16", late / early))
+        late, early = added(times, 16, 32), added(times, 2, 16)
+        rows.append(Row.of(DEEP, ratio(late, early), most=ALIKE))
     return rows
+
+
+DEEP = "a block at depth 17 to 32 / one at 3 to 16"
+
+
+def added(times: dict[str, list[float]], low: int, high: int) -> list[float]:
+    """Every round's cost of one of the blocks between two depths."""
+    pairs = zip(times[str(low)], times[str(high)], strict=True)
+    return [(more - less) / (high - low) for less, more in pairs]
 
 
 def over_runs() -> list[Row]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout, suppress
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +35,7 @@ Loop = Callable[[], None]
 EXAMPLES = 12_800
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 LR = 1e-3
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def cifar_shaped() -> Dataset:
@@ -56,14 +59,14 @@ def learning(
     *,
     route: str,
     batch: int = 128,
-    penalty: float = 0.0,
+    told: Mapping[str, Any] = NOTHING,
     **shape: int,
 ) -> Loop:
-    """faudit's own loop."""
+    """faudit's own loop; ``told`` is what else its training is told."""
     network = Network.of(resmlp(**shape))
     x = data.normalise(data.train.images[:2])
     teacher = make_rule(rule, network.layout(x), seed=1)
-    settings = Training(epochs=10**6, batch=batch, penalty=penalty)
+    settings = Training(epochs=10**6, batch=batch, **told)
     learner = Learner(network, teacher, settings, x, seed=0)
 
     def some(generator: torch.Generator) -> islice[tuple[Tensor, Tensor]]:

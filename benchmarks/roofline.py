@@ -31,49 +31,75 @@ class Product:
 
 
 def products(
-    width: int, depth: int, batch: int, inputs: int = 3072, classes: int = 10
+    width: int,
+    depth: int,
+    batch: int,
+    inputs: int = 3072,
+    classes: int = 10,
+    *,
+    rule: str = "bp",
+    repeats: int = 1,
 ) -> list[Product]:
-    """A ResMLP's step: outputs, gradients of weights, and of all layers' inputs but the first's."""
-    layers = [(inputs, width, 1), (width, width, 2 * depth), (width, classes, 1)]
-    forward = [Product("output", batch, a, b, count) for a, b, count in layers]
-    weights = [Product("weight", b, batch, a, count) for a, b, count in layers]
-    back = [Product("input", batch, b, a, count) for a, b, count in layers[1:]]
-    return forward + weights + back
+    """A ResMLP's step by a rule: outputs, gradients of weights and inputs, and fixed feedback.
+
+    No step needs the gradient of the first layer's input. With ``repeats`` everything but the
+    readout learns so often from one batch; only FA then asks the readout again for its credit.
+    """
+    embed, blocks, head = (inputs, width), (width, width), (width, classes)
+    passes = {embed: repeats, blocks: 2 * depth * repeats, head: repeats}
+    taught = {**passes, head: 1}
+    heard = {blocks: passes[blocks], head: repeats if rule == "fa" else 1}
+    found = [Product("output", batch, a, b, n) for (a, b), n in passes.items()]
+    found += [Product("weight", b, batch, a, n) for (a, b), n in taught.items()]
+    found += [Product("input", batch, b, a, n) for (a, b), n in heard.items()]
+    return found + _feedback(width, depth, batch, classes, rule, repeats)
+
+
+def _feedback(
+    width: int, depth: int, batch: int, classes: int, rule: str, repeats: int
+) -> list[Product]:
+    """What a rule's own matrices carry: from block to block, or from the output to every state."""
+    if rule == "fa":
+        return [Product("feedback", batch, width, width, depth * repeats)]
+    if rule == "dfa":
+        return [Product("feedback", batch, classes, width, (depth + 1) * repeats)]
+    return []
 
 
 def contenders(found: list[Product]) -> dict[str, Work]:
     """Every product by every route, a few times each."""
     able = [r for r in routes.ROUTES if r == routes.PLAIN or routes.possible()]
     return {
-        _name(index, route): partial(_repeat, *_work(product), route)
-        for index, product in enumerate(found)
+        _name(product, route): partial(_repeat, *_work(product), route)
+        for product in found
         for route in able
     }
 
 
 def floor(found: list[Product], times: dict[str, list[float]]) -> list[float]:
     """Every round's seconds for a step's products, each at its best route's rate."""
-    best = [_best(index, times) for index in range(len(found))]
+    best = [_best(product, times) for product in found]
     counts = [product.count for product in found]
     return [sum(c * t for c, t in zip(counts, row, strict=True)) for row in zip(*best, strict=True)]
 
 
 def peak(found: list[Product], times: dict[str, list[float]]) -> list[float]:
     """Every round's best rate of any product, in floating-point operations a second."""
-    best = [_best(index, times) for index in range(len(found))]
+    best = [_best(product, times) for product in found]
     rates = (
         [p.flops / t for p, t in zip(found, row, strict=True)] for row in zip(*best, strict=True)
     )
     return [max(row) for row in rates]
 
 
-def _best(index: int, times: dict[str, list[float]]) -> list[float]:
-    routed = [times[n] for r in routes.ROUTES if (n := _name(index, r)) in times]
+def _best(product: Product, times: dict[str, list[float]]) -> list[float]:
+    routed = [times[n] for r in routes.ROUTES if (n := _name(product, r)) in times]
     return [min(row) / REPEATS for row in zip(*routed, strict=True)]
 
 
-def _name(index: int, route: str) -> str:
-    return f"product {index} by {route}"
+def _name(product: Product, route: str) -> str:
+    shape = f"{product.rows} x {product.inner} x {product.columns}"
+    return f"product {product.kind} {shape} by {route}"
 
 
 def _work(product: Product) -> tuple[Tensor, Tensor]:
@@ -81,7 +107,7 @@ def _work(product: Product) -> tuple[Tensor, Tensor]:
     rows, inner, columns = product.rows, product.inner, product.columns
     if product.kind == "output":
         return torch.randn(rows, inner), torch.randn(columns, inner)
-    if product.kind == "input":
+    if product.kind in ("input", "feedback"):
         return torch.randn(rows, inner), torch.randn(inner, columns).t()
     return torch.randn(inner, rows).t(), torch.randn(inner, columns).t()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from time import perf_counter
+from typing import Any
 
 import torch
 
@@ -15,7 +16,14 @@ from faudit.data.sets import Dataset
 from faudit.routes import PLAIN, chosen
 
 STEPS, ROUNDS = 8, 25
-OURS = {"bp": ("bp", 0.0), "fa": ("fa", 0.0), "dfa": ("dfa", 0.0), "dfa+penalty": ("dfa", 0.01)}
+LEDGER = "dfa, as the ledger trains"
+OURS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bp": ("bp", {}),
+    "fa": ("fa", {}),
+    "dfa": ("dfa", {}),
+    "dfa+penalty": ("dfa", {"penalty": 0.01}),
+    LEDGER: ("dfa", {"normalise": "batch", "block_steps": 2}),
+}
 PLAIN_LOOP, LOCAL_LOOP = "plain PyTorch BP loop", "local-loss DFA loop"
 
 Times = dict[str, list[float]]
@@ -34,8 +42,7 @@ def sections() -> list[Section]:
 
 def against_peers(data: Dataset, route: str) -> list[Section]:
     """Everything at d256, in the same rounds."""
-    products = roofline.products(256, 4, 128)
-    works = {**ours(data, route), **peers(data), **roofline.contenders(products)}
+    works = {**ours(data, route), **peers(data), **roofline.contenders(every_product(256))}
     works[f"bp, route {PLAIN}"] = learning(data, "bp", STEPS, route=PLAIN)
     works["plain loop, AdamW fused"] = plain(data, STEPS, fused=True)
     times = interleaved(works, ROUNDS)
@@ -43,7 +50,7 @@ def against_peers(data: Dataset, route: str) -> list[Section]:
     return [
         Section("Steps per second", note, tuple(rates(times))),
         Section("Throughput relative to others", note, tuple(comparisons(times))),
-        Section("Share of the roofline, d256", ROOF, tuple(shares(products, times))),
+        Section("Share of the roofline, d256", ROOF, tuple(shares(256, times))),
     ]
 
 
@@ -53,9 +60,20 @@ ROOF = "the step's matrix products alone, each at its shape's best rate, over th
 def ours(data: Dataset, route: str, **shape: int) -> dict[str, Work]:
     """faudit's steps by name."""
     return {
-        name: learning(data, rule, STEPS, route=route, penalty=penalty, **shape)
-        for name, (rule, penalty) in OURS.items()
+        name: learning(data, rule, STEPS, route=route, told=told, **shape)
+        for name, (rule, told) in OURS.items()
     }
+
+
+def products_of(name: str, width: int) -> list[roofline.Product]:
+    """The products in a step of one of ours."""
+    rule, told = OURS[name]
+    return roofline.products(width, 4, 128, rule=rule, repeats=told.get("block_steps", 1))
+
+
+def every_product(width: int) -> list[roofline.Product]:
+    """The products of all of ours; equal shapes are timed once."""
+    return [product for name in OURS for product in products_of(name, width)]
 
 
 def peers(data: Dataset) -> dict[str, Work]:
@@ -96,42 +114,53 @@ def comparisons(times: Times) -> list[Row]:
     ]
 
 
-def shares(products: list[roofline.Product], times: Times, least: float = 0.7) -> list[Row]:
-    """How much of a step its matrix products would take at their best."""
+def shares(width: int, times: Times, least: float = 0.7) -> list[Row]:
+    """How much of a step its own matrix products would take at their best."""
     steps = {name: [t / STEPS for t in times[name]] for name in OURS if name in times}
-    floor, peak = roofline.floor(products, times), roofline.peak(products, times)
+    rows = []
+    for name, step in steps.items():
+        found = ratio(roofline.floor(products_of(name, width), times), step)
+        rows.append(Row.of(name, found, "of 1", **_least(None if name == LEDGER else least)))
+    return [*rows, *_strictly(width, steps["bp"], times)]
+
+
+def _strictly(width: int, step: list[float], times: Times) -> list[Row]:
+    """BP's products at the best rate that any shape reaches."""
+    products = products_of("bp", width)
+    peak = roofline.peak(products, times)
     flops = sum(product.flops * product.count for product in products)
-    strict = [flops / rate for rate in peak]
-    rows = [Row.of(name, ratio(floor, steps[name]), "of 1", least=least) for name in steps]
-    at_peak = ratio(strict, steps["bp"])
+    at_peak = ratio([flops / rate for rate in peak], step)
     return [
-        *rows,
         Row.of("bp, if every product reached the best shape's rate", at_peak, "of 1"),
-        Row("products in a step", flops / 1e6, "MFLOP"),
+        Row("products in a step of bp", flops / 1e6, "MFLOP"),
         Row.of("best rate of any shape", spread([rate / 1e9 for rate in peak]), "GFLOPS"),
     ]
 
 
 def against_products(data: Dataset, route: str, width: int) -> Section:
     """BP and DFA of another width beside their products."""
-    products = roofline.products(width, 4, 128)
     works = {
         **{name: learning(data, name, STEPS, route=route, width=width) for name in ("bp", "dfa")},
-        **roofline.contenders(products),
+        **roofline.contenders(every_product(width)),
     }
-    rows = shares(products, interleaved(works, ROUNDS // 2), least=0.85)
+    rows = shares(width, interleaved(works, ROUNDS // 2), least=0.85)
     return Section(f"Share of the roofline, d{width}", ROOF, tuple(rows))
 
 
 def on_two_threads(data: Dataset, route: str) -> Section:
     """The main comparisons by the clock on the wall, with both threads of PyTorch."""
-    works = {name: learning(data, name, STEPS, route=route) for name in ("bp", "dfa")}
+    works = {name: work for name, work in ours(data, route).items() if name != LEDGER}
     works[PLAIN_LOOP] = plain(data, STEPS)
+    works[LOCAL_LOOP] = local_losses(data, STEPS)
     works["bp, one thread"] = partial(_alone, learning(data, "bp", STEPS, route=route))
-    times = interleaved(works, ROUNDS // 4, clock=perf_counter)
-    pairs = [("bp", PLAIN_LOOP), ("dfa", PLAIN_LOOP), ("bp", "bp, one thread")]
+    times = interleaved(works, ROUNDS, clock=perf_counter)
+    pairs = [(name, PLAIN_LOOP) for name in OURS if name != LEDGER]
+    pairs += [("dfa", "bp"), ("dfa", LOCAL_LOOP), ("bp", "bp, one thread")]
     rows = [Row.of(f"{a} / {b}", ratio(times[b], times[a])) for a, b in pairs]
-    note = "d256, two threads, time on the wall: whatever else the machine does is in it"
+    note = (
+        f"d256, two threads, {ROUNDS} rounds, time on the wall:"
+        " whatever else the machine does is in it"
+    )
     return Section("Two threads", note, tuple(rows))
 
 

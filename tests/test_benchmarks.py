@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import clock, roofline
+from benchmarks.growth import added
 from benchmarks.loops import LocalLosses, by_hand, cifar_shaped, learning, resmlp
 from benchmarks.rows import Row
 from faudit.networks.scene import scene
@@ -15,7 +17,7 @@ from faudit.networks.view import Network
 from faudit.recipe import Training
 from faudit.routes import PLAIN
 from faudit.rules import make_rule
-from faudit.training import local_gradients
+from faudit.training import Learner, local_gradients
 
 X = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(0)).double()
 Y = torch.arange(6)
@@ -42,18 +44,41 @@ def test_every_loop_makes_the_steps_it_says() -> None:
     learning(data, "dfa", 2, route=PLAIN, batch=8, width=8, depth=1)()
 
 
-def test_the_roofline_counts_a_steps_operations() -> None:
-    model = resmlp(width=32, depth=3).double()
+@pytest.mark.parametrize("told", [{}, {"penalty": 0.01}, {"normalise": "batch", "block_steps": 2}])
+@pytest.mark.parametrize("rule", ["bp", "fa", "dfa"])
+def test_the_roofline_counts_a_steps_operations(rule: str, told: dict[str, Any]) -> None:
+    if rule == "bp" and told:
+        pytest.skip("no row trains backpropagation so")
+    network = Network.of(resmlp(width=32, depth=3).double())
+    teacher = make_rule(rule, network.layout(X), seed=1).double()
+    learner = Learner(network, teacher, Training(**told), X, seed=0)
+    learner.step(X, Y)  # the first step also checks the network
     with FlopCounterMode(display=False) as counter:
-        F.cross_entropy(model(X), Y).backward()
-    products = roofline.products(32, 3, len(X))
-    assert sum(p.flops * p.count for p in products) == counter.get_total_flops()
+        learner.step(X, Y)
+    repeats = told.get("block_steps", 1)
+    products = roofline.products(32, 3, len(X), rule=rule, repeats=repeats)
+    # FA's credit and the readout's own gradient are the same product, and a floor holds one.
+    twice = 2 * len(X) * 10 * 32 if rule == "fa" else 0
+    assert sum(p.flops * p.count for p in products) + twice == counter.get_total_flops()
+
+
+def test_shapes_that_rules_share_are_timed_once() -> None:
+    shared = roofline.products(8, 1, 4), roofline.products(8, 1, 4, rule="fa")
+    both = roofline.contenders([*shared[0], *shared[1]])
+    assert both.keys() == roofline.contenders(shared[1]).keys()
+
+
+def test_a_block_costs_what_it_adds() -> None:
+    times = {"2": [1.0, 2.0], "16": [15.0, 30.0], "32": [31.0, 94.0]}
+    assert added(times, 2, 16) == [1.0, 2.0]
+    assert added(times, 16, 32) == [1.0, 4.0]
 
 
 def test_the_floor_takes_every_product_at_its_best_route() -> None:
     products = [roofline.Product("output", 1, 1, 1, 3), roofline.Product("input", 1, 1, 1, 1)]
-    seconds = {"product 0 by torch": [8.0], "product 0 by onednn": [16.0]}
-    times = {**seconds, "product 1 by torch": [24.0]}
+    output, back = "product output 1 x 1 x 1", "product input 1 x 1 x 1"
+    seconds = {f"{output} by torch": [8.0], f"{output} by onednn": [16.0]}
+    times = {**seconds, f"{back} by torch": [24.0]}
     assert roofline.floor(products, times) == [(3 * 8.0 + 24.0) / roofline.REPEATS]
     assert roofline.peak(products, times) == [2 / (8.0 / roofline.REPEATS)]
 

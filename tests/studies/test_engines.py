@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import signal
 import subprocess
@@ -14,10 +15,11 @@ import pytest
 
 from faudit.bundle import Bundle
 from faudit.recipe import Recipe
-from faudit.studies.engines import Inline, Local, Stopped
+from faudit.studies.engines import Inline, Local, Stopped, Worker
 from faudit.studies.progress import Silent
 from faudit.studies.store import Store, StoreError
 from faudit.studies.study import train, work
+from faudit.studies.worker import Settings
 from tests.studies.tools import content, ended, forked, table, tiny
 
 SABOTEUR = (sys.executable, str(Path(__file__).with_name("saboteur.py")))
@@ -170,6 +172,41 @@ def test_a_stopped_study_has_saved_every_run(tmp_path: Path, number: signal.Sign
         lived = [record["epoch"] for record in store.live_history(recipe.digest)]
         assert store.checkpointed(recipe.digest) == lived[-1]
     assert store.claimed() == []
+
+
+FAULTS = """
+import resource, sys
+from pathlib import Path
+import torch
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+torch.ones(2**20)
+before = faults()
+for _ in range(20):
+    torch.ones(2**20)
+Path(sys.argv[1], "faults").write_text(str(faults() - before))
+"""
+
+
+def faults(folder: Path) -> int:
+    """Pages that a worker is given anew while it asks twenty times for the same four megabytes."""
+    store = Store.open(folder)
+    with Worker(store, Settings(), (sys.executable, "-c", FAULTS)) as worker:
+        worker.order("nothing")
+        wait_until(lambda: (folder / "faults").exists() and (folder / "faults").read_text())
+    return int((folder / "faults").read_text())
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told so")
+def test_runs_keep_memory_from_step_to_step_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    assert faults(tmp_path / "kept") < 100
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=65536")
+    assert faults(tmp_path / "given back") > 10_000
 
 
 def test_a_worker_that_cannot_start_is_an_error_that_says_how_to_see_why(tmp_path: Path) -> None:

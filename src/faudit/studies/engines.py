@@ -29,6 +29,12 @@ from faudit.studies.worker import GRACE, Settings
 TICK = 0.2
 ATTEMPTS = 3
 
+MEMORY = {
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.trim_threshold=1073741824"
+    ":glibc.malloc.mmap_threshold=33554432"
+}
+"""Large pages, and freed memory kept for the next step; a C library other than glibc ignores it."""
+
 Look = Callable[[], None]
 
 
@@ -153,7 +159,7 @@ class Worker:
             [*self.command, str(self.store.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **threads, "FAUDIT_WORKER": self.settings.to_json()},
+            env={**MEMORY, **os.environ, **threads, "FAUDIT_WORKER": self.settings.to_json()},
             # Ctrl-C is for the supervisor, which knows how to stop in order.
             start_new_session=True,
         )
