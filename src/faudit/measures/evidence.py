@@ -294,12 +294,15 @@ class Evidence(Record):
 
     @property
     def largest_growth(self) -> float | None:
-        """The largest growth of any block where it is known; None where none is.
+        """The largest growth of any block; None unless that of every block is known.
 
-        >>> Evidence(layers=2, samples=8, growth=(nan, 3.0)).largest_growth
+        >>> Evidence(layers=2, samples=8, growth=(1.0, 3.0)).largest_growth
         3.0
+        >>> Evidence(layers=2, samples=8, growth=(nan, 3.0)).largest_growth is None
+        True
         """
-        return max((g for g in self.growth if g == g), default=None)
+        known = all(g == g for g in self.growth)
+        return max(self.growth, default=None) if known else None
 
     def deepest_reference(self, batch: int) -> float | None:
         """||g_L|| at a mean loss over ``batch`` samples; None where it is not known.

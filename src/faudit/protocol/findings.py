@@ -117,27 +117,36 @@ class Thresholds(Record):
 
     def explodes(self, growth: float | None) -> bool | None:
         """D1: a block multiplies the state's norm by more than the limit."""
-        return _tested(growth, lambda value: value > self.growth)
+        return _tested("D1", growth, self.growth)
 
     def collapses(self, norm: float | None) -> bool | None:
         """D2: ||g_L|| at the declared reduction is within reach of the floor."""
-        return _tested(norm, lambda value: value < self.reference)
+        return _tested("D2", norm, self.reference)
 
     def idles(self, margin: float | None) -> bool | None:
         """D3: the trained blocks gain less than the margin over frozen ones."""
-        return _tested(margin, lambda value: value < self.margin - ROUNDING)
+        return _tested("D3", margin, self.margin)
 
     def drifts(self, stability: float | None) -> bool | None:
         """(c): the reference points the same way whatever the minibatch."""
-        return _tested(stability, lambda value: value > self.stability)
+        return _tested("c", stability, self.stability)
 
     def mode_one(self, growth: float | None, norm: float | None) -> bool | None:
         """Mode 1, measurement degeneracy: D1 and D2 both flag; neither does alone."""
         return both(self.explodes(growth), self.collapses(norm))
 
 
-def _tested(value: float | None, flags: Callable[[float], bool]) -> bool | None:
-    return None if value is None or isnan(value) else flags(value)
+EXCEEDS: dict[str, Callable[[float, float], bool]] = {
+    "D1": lambda value, limit: value > limit,
+    "D2": lambda value, limit: value < limit,
+    "D3": lambda value, limit: value < limit - ROUNDING,
+    "c": lambda value, limit: value > limit,
+}
+"""When a value flags beside its limit."""
+
+
+def _tested(code: str, value: float | None, limit: float) -> bool | None:
+    return None if value is None or isnan(value) else EXCEEDS[code](value, limit)
 
 
 class Finding(Record):
@@ -162,6 +171,17 @@ class Finding(Record):
         if isnan(self.value) and self.flagged is not None:
             raise FauditError(f"Finding {self.code}: without a value, flagged must be None")
         return self
+
+    @property
+    def should_flag(self) -> bool | None:
+        """What the value says beside the threshold; None where there is no value or no such check.
+
+        >>> Finding(code="D1", name="growth", value=100, threshold=50, reason="").should_flag
+        True
+        """
+        if isnan(self.value) or self.code not in EXCEEDS:
+            return None
+        return EXCEEDS[self.code](self.value, self.threshold)
 
     @property
     def state(self) -> str:
@@ -249,10 +269,12 @@ def depth_utility(
     *,
     interval: Interval | None = None,
     seeds: Mapping[int | str, tuple[float, float]] | None = None,
+    measured_on: str = "",
 ) -> Finding:
     """D3: do the trained blocks beat the same blocks left at random? The paper, 5.1, diagnostic 3.
 
     Seeds are shown one by one and never resampled: three seeds bootstrap to their own range.
+    ``measured_on`` says where an accuracy comes from that nobody gave.
 
     >>> print(depth_utility(0.133, 0.178, Thresholds()))
     D3 depth utility: flagged: accuracy 0.133 is 4.5 pp below frozen blocks at 0.178
@@ -262,8 +284,9 @@ def depth_utility(
         return _finding("D3", thresholds.margin, _no_accuracy(accuracy))
     margin = accuracy - frozen_accuracy
     side = "above" if margin >= 0 else "below"
+    source = f" {measured_on}" if measured_on else ""
     reason = (
-        f"accuracy {accuracy:.3f} is {100 * abs(margin):.1f} pp {side} frozen blocks at "
+        f"accuracy {accuracy:.3f}{source} is {100 * abs(margin):.1f} pp {side} frozen blocks at "
         f"{frozen_accuracy:.3f} ({100 * thresholds.margin:g} pp above needed)"
     )
     details = {"accuracy": accuracy, "frozen_accuracy": frozen_accuracy}
