@@ -19,11 +19,10 @@ from torch import Tensor
 from faudit.measures.directions import Agreement, angles, clamped_cosines, cosines
 from faudit.measures.effects import Perturbations, loss_at, nudges
 from faudit.measures.evidence import NullCalibration
-from faudit.measures.inputs import copied
 from faudit.measures.norms import Mean, Means, distances, nonzero, norms, ratio
 from faudit.measures.safety import bad_buffer, bad_weight
 from faudit.networks.scene import Loss, gradients
-from faudit.networks.values import right
+from faudit.networks.values import marks
 from faudit.networks.view import Network
 
 REDUCTION = 128
@@ -48,7 +47,7 @@ class Look:
     @classmethod
     def at(cls, network: Network, x: Any, y: Tensor, loss: Loss) -> Look:
         """One forward and one backward pass."""
-        seen, reference = gradients(network, copied(x), y, loss)
+        seen, reference = gradients(network, x, y, loss)
         with torch.no_grad():
             losses = loss(seen.logits, y)
         return cls(network, x, y, seen.states, seen.logits, losses, reference)
@@ -127,7 +126,7 @@ class Outputs(Gauge):
         logits, y = shown.seen.logits, shown.seen.y
         self.loss.add(shown.seen.losses)
         if y.dtype == torch.int64 and y.shape == logits.shape[:-1] and logits.shape[-1] > 1:
-            self.accuracy.add(right(logits, y))
+            self.accuracy.add_defined(marks(logits, y).nanmean(1))
         self.softmax = self.softmax and _softmax_like(logits)
         if shown.again is not None:
             self.spread = max(self.spread, _spread(logits, shown.again))

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from faudit.errors import FauditError
 from faudit.measures.evidence import Record, fraction
 
-
 Shares = NDArray[np.float64]
 AT_ONCE = 10_000_000
 """Counts held at once; the draws are the same however they are split."""
