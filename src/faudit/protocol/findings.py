@@ -16,6 +16,8 @@ CLAMP = 1e-8
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 # A reference further than this from its float64 twin is mostly rounding: cosine < 0.985.
 NOISY_ANGLE = 10.0
+# The relative error that such an angle makes by itself; more is length lost to underflow.
+NOISY_ERROR = 0.17
 # Accuracies are decimal fractions, so 0.349 - 0.329 is a hair under 0.02; it must not be flagged.
 ROUNDING = 1e-9
 DRIFT, NOISE = 0.5, 0.1
@@ -246,14 +248,19 @@ def reference_validity(evidence: Evidence, thresholds: Thresholds) -> Finding:
     )
     if not evidence.why("reference_angle", last):
         details["angle"] = evidence.reference_angle[last]
-        reason += f"; {_angle(details['angle'], norm, thresholds)}"
+        noise = evidence.reference_noise[last] if evidence.reference_noise else nan
+        if not isnan(noise):
+            details["noise"] = noise
+        reason += f"; {_angle(details['angle'], noise, norm, thresholds)}"
     return _finding("D2", limit, reason, norm, flagged, details)
 
 
-def _angle(degrees: float, norm: float, thresholds: Thresholds) -> str:
+def _angle(degrees: float, noise: float, norm: float, thresholds: Thresholds) -> str:
     """What a reference of this norm and angle to float64 is: noise, shrunk, close, or fine."""
     start, eps = f"it lies {degrees:.2g} degrees from its float64 twin", thresholds.eps
-    if degrees > NOISY_ANGLE:
+    if noise > NOISY_ERROR:
+        start += f", a relative error of {noise:.2g} with what underflowed"
+    if degrees > NOISY_ANGLE or noise > NOISY_ERROR:
         return f"{start}: mostly rounding noise"
     if norm < eps:
         return f"{start}: sound, but a cosine clamped at {eps:.2g} shrinks"
