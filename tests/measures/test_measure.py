@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from faudit.errors import DataError, FauditError, NetworkError, RuleError
 from faudit.measures.evidence import Evidence
-from faudit.measures.measure import measure
+from faudit.measures.measure import measure, tensor_float
 from faudit.networks.scene import cross_entropy
 from faudit.networks.view import Network, StagedNetwork
 from faudit.networks.zoo import ResMLP, StudentNet
@@ -892,3 +892,21 @@ def test_a_network_without_blocks_says_so():
     found = measure(ResMLP(4, 8, 0, 3), *toys.batch(dtype=torch.float32), lambda s: list(s.states))
     assert found.why("deep_cosine") == "the network has no blocks"
     assert found.undefined["growth"] == "the network has no blocks"
+
+
+def test_tf32_is_on_record_where_a_gpu_rounds_to_it():
+    linear, conv = nn.Linear(2, 2), nn.Conv2d(1, 1, 1)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        assert tensor_float(linear, "cuda") == "matrix products"
+        assert tensor_float(linear) == ""
+        torch.set_float32_matmul_precision("highest")
+        assert tensor_float(linear, "cuda") == ""
+        with torch.backends.cudnn.flags(allow_tf32=True):
+            assert tensor_float(conv, "cuda") == "convolutions"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    told = Evidence(layers=1, samples=8, reference_norm=(1.0, 1.0), facts={"tf32": "convolutions"})
+    reason = diagnose(told).finding("D2").reason
+    assert reason.endswith("; the GPU rounded convolutions to TF32")

@@ -125,8 +125,27 @@ def measure(
         for batch_x, batch_y in batches_of(x, y):
             tally.add(batch_x, batch_y)
         buffers = ", ".join(changed())
-    facts: Facts = {"was_training": was_training}
-    return tally.evidence({**facts, **({"buffers_changed": buffers} if buffers else {})})
+    found = {"buffers_changed": buffers, "tf32": tensor_float(view.module)}
+    return tally.evidence(
+        {"was_training": was_training, **{name: told for name, told in found.items() if told}}
+    )
+
+
+def tensor_float(module: nn.Module, device: str | None = None) -> str:
+    """What a GPU computes with the ten bits of TF32 though it is called float32; empty if nothing.
+
+    >>> tensor_float(nn.Linear(1, 1))
+    ''
+    """
+    devices = {p.device.type for p in module.parameters() if p.dtype == torch.float32}
+    if "cuda" not in (devices if device is None else {device}):
+        return ""
+    convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
+    rounded = {
+        "matrix products": torch.get_float32_matmul_precision() != "highest",
+        "convolutions": convolves and torch.backends.cudnn.allow_tf32,
+    }
+    return " and ".join(name for name, so in rounded.items() if so)
 
 
 class Tally:

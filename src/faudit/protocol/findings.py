@@ -252,6 +252,8 @@ def reference_validity(evidence: Evidence, thresholds: Thresholds) -> Finding:
         if not isnan(noise):
             details["noise"] = noise
         reason += f"; {_angle(details['angle'], noise, norm, thresholds)}"
+    if rounded := evidence.facts.get("tf32"):
+        reason += f"; the GPU rounded {rounded} to TF32"
     return _finding("D2", limit, reason, norm, flagged, details)
 
 

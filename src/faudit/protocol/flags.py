@@ -21,6 +21,7 @@ FACTS = {
     "zero_credit_layers": "layers whose credit is zero for every sample, named or counted",
     "ep_residual": "force left at the nudged state, as a share of the nudge (0: converged)",
     "frozen_rounded": "half precision that the frozen baseline was rounded to after training",
+    "tf32": "what a GPU rounded to TF32 though the network is in float32",
     "width": "entries per state, which float16's rounding floor depends on",
 }
 
