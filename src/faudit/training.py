@@ -8,15 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from math import cos, isfinite, pi
+from math import cos, isfinite, nan, pi
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from faudit.errors import DataError, NetworkError, NonFiniteError, RecipeError
-from faudit.networks.scene import Loss, Scene, check_series, cross_entropy, mean_loss, scene
-from faudit.networks.values import right
+from faudit.networks.scene import (
+    Loss,
+    Scene,
+    check_series,
+    cross_entropy,
+    grading,
+    mean_loss,
+    scene,
+)
+from faudit.networks.values import marks
 from faudit.networks.view import Network, evaluating
 from faudit.recipe import Training
 from faudit.recorded import Recorded, Report
@@ -348,9 +356,9 @@ def parameter_parts(network: Network, x: Any) -> Parts:
         cut.append(h.detach().requires_grad_())
         return cut[-1]
 
-    with torch.enable_grad(), evaluating(network.module):
+    with grading(), evaluating(network.module):
         logits = network.trace(x, at).logits
-    reached = torch.autograd.grad(logits.sum(), trainable, allow_unused=True)
+        reached = torch.autograd.grad(logits.sum(), trainable, allow_unused=True)
     used = {id(p) for p, g in zip(trainable, reached, strict=True) if g is not None}
     return Parts(
         [p for p in trainable if id(p) not in used], [p for p in trainable if id(p) in used]
@@ -395,7 +403,12 @@ def _tensors(x: Any) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Score:
-    """How a network does on one split: share right, mean loss, and which samples were right."""
+    """How a network does on one split: share right, mean loss, and which samples were right.
+
+    Where a sample has several labels (tokens), ``accuracy`` is the mean over samples of the share
+    that is right, and ``correct`` has a row per sample, NaN at padding. Samples that are nothing
+    but padding are left out of both.
+    """
 
     accuracy: float
     loss: float
@@ -416,10 +429,19 @@ def evaluate(
         for x, y in batches:
             logits = network.run(x, lambda _, h: h)
             losses.append(loss(logits, y))
-            correct.append(right(logits, y).flatten())
-    if not correct:
-        raise DataError("there is no sample to evaluate on")
-    found = torch.cat(correct)
-    # Counted, because a GPU's mean of the same bits is another number in the last digit.
-    accuracy = int(found.sum()) / len(found)
-    return Score(accuracy, float(torch.cat(losses).double().mean()), found)
+            correct.append(marks(logits, y))
+    found = _stacked(correct)
+    if not len(found):
+        raise DataError("there is no sample to evaluate on; a negative label is padding")
+    # Summed, because a GPU's mean of the same bits is another number in the last digit.
+    accuracy = float(found.nanmean(1).sum()) / len(found)
+    single = found.squeeze(1).bool() if found.shape[1] == 1 else found
+    return Score(accuracy, float(torch.cat(losses).double().mean()), single)
+
+
+def _stacked(rows: list[Tensor]) -> Tensor:
+    """Batches of marks as one table, without the rows that are padding alone."""
+    width = max((part.shape[1] for part in rows), default=1)
+    wide = [nn.functional.pad(part, (0, width - part.shape[1]), value=nan) for part in rows]
+    found = torch.cat(wide) if wide else torch.empty(0, 1)
+    return found[~found.isnan().all(1)]

@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from faudit.errors import DataError, FauditError, NetworkError, RuleError
 from faudit.measures.evidence import Evidence
-from faudit.measures.measure import measure
+from faudit.measures.measure import measure, tensor_float
 from faudit.networks.scene import cross_entropy
 from faudit.networks.view import Network, StagedNetwork
 from faudit.networks.zoo import ResMLP, StudentNet
@@ -836,3 +837,76 @@ def test_any_shape_dtype_and_magnitude_gives_evidence(
         for value, known in zip(values, flags, strict=False):
             assert known == (value is not None and math.isfinite(value))
     assert Evidence.from_json(found.to_json()) == found
+
+
+def test_sequences_of_different_lengths_have_no_stability_and_no_sum():
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(5, 6)
+            self.blocks = nn.ModuleList([nn.Linear(6, 6) for _ in range(2)])
+            self.head = nn.Linear(6, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.table(x)
+            for block in self.blocks:
+                h = torch.tanh(block(h))
+            return self.head(h)
+
+    batches = [(torch.randint(0, 5, (64, n)), torch.randint(0, 5, (64, n))) for n in (4, 6, 5, 7)]
+    found = measure(
+        Tokens(), batches, None, lambda scene: [torch.ones_like(h) for h in scene.states]
+    )
+    assert found.why("stability") == "samples of different shapes have no sum"
+    assert found.undefined["batch mean first"] == found.why("stability")
+    assert math.isnan(found.cosine_aggregates["batch mean first"])
+    assert not math.isnan(found.gamma)
+    assert Evidence.from_json(found.to_json()) == found
+
+
+def test_padding_is_no_wrong_answer():
+    network = toys.built(lambda: toys.Plain())
+    x, _ = toys.batch(40)
+    with torch.no_grad():
+        y = network(x).argmax(1)
+    y[::2] = -100
+
+    def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(logits, targets, ignore_index=-100, reduction="none")
+
+    assert measure(network, x, y, loss=loss).accuracy == 1.0
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointing_is_named_where_it_hides_gradients(reentrant):
+    class Checkpointed(toys.Plain):
+        def apply_block(self, block: nn.Module, h: Tensor) -> Tensor:
+            return checkpoint(block, h, use_reentrant=reentrant)
+
+    network = toys.built(Checkpointed).requires_grad_(False)
+    with pytest.raises(NetworkError, match=r"torch\.utils\.checkpoint"):
+        measure(network, *toys.batch())
+
+
+def test_a_network_without_blocks_says_so():
+    found = measure(ResMLP(4, 8, 0, 3), *toys.batch(dtype=torch.float32), lambda s: list(s.states))
+    assert found.why("deep_cosine") == "the network has no blocks"
+    assert found.undefined["growth"] == "the network has no blocks"
+
+
+def test_tf32_is_on_record_where_a_gpu_rounds_to_it():
+    linear, conv = nn.Linear(2, 2), nn.Conv2d(1, 1, 1)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        assert tensor_float(linear, "cuda") == "matrix products"
+        assert tensor_float(linear) == ""
+        torch.set_float32_matmul_precision("highest")
+        assert tensor_float(linear, "cuda") == ""
+        with torch.backends.cudnn.flags(allow_tf32=True):
+            assert tensor_float(conv, "cuda") == "convolutions"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    told = Evidence(layers=1, samples=8, reference_norm=(1.0, 1.0), facts={"tf32": "convolutions"})
+    reason = diagnose(told).finding("D2").reason
+    assert reason.endswith("; the GPU rounded convolutions to TF32")

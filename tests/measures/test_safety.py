@@ -344,3 +344,44 @@ def test_a_bad_buffer_is_one_with_nan():
     with untouched(model, seed=0) as changed:
         assert changed() == []
     assert bad_weight(model) is None
+
+
+class Merging(nn.Linear):
+    """Weights that are merged when the layer is told to evaluate, as LoRA does it."""
+
+    def train(self, mode: bool = True) -> Merging:
+        if mode != self.training:
+            self.weight.data += 1.0
+        return super().train(mode)
+
+
+def test_a_modules_own_train_is_not_called():
+    model = nn.Sequential(nn.Linear(4, 4), Merging(4, 4), nn.Linear(4, 3)).train()
+    x, y = toys.batch(dtype=torch.float32)
+    unchanged(model, lambda: measure(model, x, y, blocks=["1"]))
+
+
+def test_embeddings_that_shorten_their_rows_are_given_back():
+    class Shortened(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(9, 4, max_norm=1.0)
+            self.blocks = nn.ModuleList([nn.Linear(4, 4)])
+            self.head = nn.Linear(4, 9)
+            self.head.weight = self.table.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.blocks[0](self.table(x).mean(1)))
+
+    model = Shortened()
+    with torch.no_grad():
+        model.table.weight.mul_(9)
+    x = torch.randint(0, 9, (12, 5))
+    unchanged(model, lambda: measure(model, x, x[:, 0]))
+    assert model.head.weight is model.table.weight
+
+
+@pytest.mark.parametrize("seed", [2**64, True, -1])
+def test_a_seed_that_no_source_takes_is_named(seed):
+    with pytest.raises(FauditError, match=r"give a whole number from 0 to 2\*\*63 - 1"):
+        measure(toys.built(toys.Plain), *toys.batch(), seed=seed)

@@ -214,17 +214,38 @@ def test_a_case_from_evidence_reads_the_protocol_numbers() -> None:
     evidence = Evidence(
         layers=2,
         samples=8,
-        growth=(nan, 3.0),
+        growth=(1.0, 3.0),
         reference_norm=(1.0, 1.0, 0.128),
         gamma=0.2,
         accuracy=0.4,
-        undefined={"growth[0]": "h_0 is zero"},
     )
     case = Case.from_evidence("mine", evidence, frozen_accuracy=0.3)
     assert (case.growth, case.reference_norm, case.stability) == (3.0, 0.001, None)
     assert case.margin == pytest.approx(0.1)
     empty = Case.from_evidence("none", Evidence(layers=1, samples=8))
     assert (empty.growth, empty.reference_norm, empty.gamma, empty.margin) == (None,) * 4
+
+
+def test_what_cannot_be_judged_never_stands() -> None:
+    fine = Evidence(
+        layers=2,
+        samples=8,
+        growth=(1.0, 1.0),
+        reference_norm=(1.0, 1.0, 1.0),
+        gamma=0.3,
+        accuracy=0.6,
+    )
+    broken = Case.from_evidence("w", fine.replace(nonfinite="weight w"), frozen_accuracy=0.3)
+    assert broken.nonfinite == "weight w"
+    hole = fine.replace(growth=(nan, 1.0), undefined={"growth[0]": "h_0 is zero"})
+    partly = Case.from_evidence("h", hole, frozen_accuracy=0.3)
+    table = decision_table([broken, partly], ["S0", "S1", "S2", "S3", "+(a)"])
+    assert [table.row(s)[0] for s in table.strategies] == [None] * 5
+    assert table.row("+(a)")[1] is None
+    bad = broken.replace(growth=900.0, failing=True)
+    found = threshold_sensitivity([Case(name="a", growth=1.0, failing=False), bad])["D1"]
+    assert found.flagged == ((),) * 5
+    assert found.failing_extreme != found.failing_extreme
 
 
 # The drafts, threshold sensitivity: the extreme single runs of the five-method audit.

@@ -132,3 +132,12 @@ def test_a_proposal_lies_strictly_between_the_kinds_or_is_none(healthy, failing)
     assert found.separable is (max(healthy) < min(failing))
     if found.separable:
         assert max(healthy) <= found.threshold <= min(failing)
+
+
+def test_a_run_that_is_not_finite_is_no_healthy_run() -> None:
+    broken = Evidence(
+        layers=1, samples=9, growth=(1.3,), reference_norm=(1.0, 1.0), nonfinite="weight w"
+    )
+    found = calibrate([broken], [{"growth": 900}]).proposal("D1")
+    assert not found.separable
+    assert "no healthy run" in found.reason

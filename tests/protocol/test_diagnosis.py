@@ -205,9 +205,53 @@ def test_accuracies_fall_back_in_order() -> None:
     assert accuracy(accuracy=0.7) == 0.7
     assert accuracy(correct=right) == 0.5
     assert accuracy(seeds={1: (0.2, 0.1), 2: (0.4, 0.1)}) == pytest.approx(0.3)
-    with pytest.raises(FauditError, match="give one of the two"):
+    with pytest.raises(FauditError, match="by its examples; give one of them"):
         accuracy(accuracy=0.7, correct=right)
     assert accuracy(accuracy=0.5, correct=right) == 0.5
+
+
+def test_seeds_and_a_number_that_contradict_each_other_are_refused() -> None:
+    seeds = {1: (0.3, 0.35), 2: (0.3, 0.35), 3: (0.3, 0.35)}
+    with pytest.raises(FauditError, match=r"0\.9 by its number, 0\.3 by its seeds"):
+        diagnose(HEALTHY, accuracy=0.9, frozen_accuracy=0.35, seeds=seeds)
+    with pytest.raises(FauditError, match=r"frozen_accuracy is 0\.1 by its number"):
+        diagnose(HEALTHY, accuracy=0.3, frozen_accuracy=0.1, seeds=seeds)
+    assert str(diagnose(HEALTHY, accuracy=0.3, frozen_accuracy=0.35, seeds=seeds)) == "FAIL(D3)"
+
+
+def test_the_evidences_own_accuracy_is_named_and_counts_its_samples() -> None:
+    few = HEALTHY.replace(samples=4, accuracy=1.0)
+    found = diagnose(few, frozen_accuracy=0.3)
+    finding = found.finding("D3")
+    assert "accuracy 1.000 on the evidence's 4 samples" in finding.reason
+    assert "low" in finding.details
+    flags = {flag.code: flag.message for flag in found.flags}
+    assert "accuracies from 4 examples" in flags["too-few-samples"]
+    given = diagnose(few, accuracy=1.0, frozen_accuracy=0.3).finding("D3")
+    assert "evidence" not in given.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"flagged": False}, "finding D1 is ok, which 1004 beside 50 is not"),
+        ({"flagged": False, "threshold": 2000.0}, "finding D1 has limit 2000, the thresholds 50"),
+    ],
+)
+def test_a_finding_follows_from_its_own_numbers(change, message) -> None:
+    true = diagnose(BROKEN, accuracy=0.6, frozen_accuracy=0.3).to_dict()
+    forged = {**true, "outcome": "PASS", "codes": []}
+    forged["findings"] = [{**true["findings"][0], **change}, *true["findings"][1:]]
+    with pytest.raises(FauditError, match=message):
+        Verdict.from_dict(forged)
+
+
+def test_a_check_has_one_finding() -> None:
+    bad = diagnose(BROKEN, accuracy=0.1, frozen_accuracy=0.3).to_dict()
+    good = diagnose(HEALTHY, accuracy=0.6, frozen_accuracy=0.3).to_dict()
+    forged = {**good, "findings": [*bad["findings"], *good["findings"]]}
+    with pytest.raises(FauditError, match="finding D1 is given twice"):
+        Verdict.from_dict(forged)
 
 
 def test_examples_give_a_paired_interval_and_accuracies_a_wider_or_none() -> None:

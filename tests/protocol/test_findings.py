@@ -211,3 +211,16 @@ def test_thresholds_follow_the_evidence() -> None:
 def test_impossible_thresholds_are_refused(make, message: str) -> None:
     with pytest.raises(FauditError, match=message):
         make()
+
+
+def test_d2_tells_a_reference_that_underflowed_at_some_samples() -> None:
+    evidence = Evidence(
+        layers=1,
+        samples=8,
+        reference_norm=(1.0, 1.0),
+        reference_angle=(0.0, 2.0),
+        reference_noise=(0.0, 0.62),
+    )
+    finding = reference_validity(evidence, LIMITS)
+    assert "relative error of 0.62 with what underflowed: mostly rounding noise" in finding.reason
+    assert finding.details["noise"] == 0.62

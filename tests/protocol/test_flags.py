@@ -56,6 +56,7 @@ CAUSES = [
     ("buffers-changed", with_fact("buffers_changed", "norm.running_mean"), {}),
     ("depth-ceiling", CLEAN, {"accuracy": 0.79, "frozen_accuracy": 0.908, "bp_accuracy": 0.796}),
     ("depth-ceiling", CLEAN, {"frozen_accuracy": 0.99, "bp_accuracy": None}),
+    ("half-precision", with_fact("frozen_rounded", "float16"), {}),
     ("too-few-samples", CLEAN.replace(samples=127), {}),
     ("too-few-samples", CLEAN, {"test_samples": 999}),
     ("borderline", CLEAN, {"accuracy": 0.372}),

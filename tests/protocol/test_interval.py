@@ -108,7 +108,7 @@ def test_straddling_leaves_both_sides_open() -> None:
     [
         ([True], [True, False], "1 examples and frozen_correct 2"),
         ([], [], "shape"),
-        ([[True]], [[True]], "shape"),
+        ([[[True]]], [[[True]]], "shape"),
         ([0.3, 0.4], [1, 0], "labels first"),
         ([3, 1], [3, 1], "labels first"),
         ([float("nan"), 1], [1, 0], "labels first"),
@@ -128,3 +128,28 @@ def test_unreadable_arrays_are_named() -> None:
         as_correct(Broken(), "correct")
     with pytest.raises(FauditError, match="test_samples is 0"):
         unpaired_interval(0.5, 0.5, 0)
+
+
+def test_tokens_of_one_example_are_resampled_together() -> None:
+    rng = np.random.default_rng(0)
+    right = rng.random(40) < 0.5
+    frozen = rng.random(40) < 0.4
+    tokens = np.repeat(right[:, None], 50, axis=1)
+    whole = paired_interval(tokens, np.repeat(frozen[:, None], 50, axis=1))
+    assert whole == paired_interval(right, frozen)
+    assert "over 40 test examples" in whole.method
+
+
+def test_uneven_examples_resample_to_the_spread_of_their_shares() -> None:
+    rng = np.random.default_rng(1)
+    rows = (rng.random((400, 7)) < 0.6).astype(float)
+    rows[:, 5:] = np.nan
+    frozen = np.zeros((400, 7))
+    found = paired_interval(rows, frozen)
+    shares = rows[:, :5].mean(1)
+    half = 1.96 * shares.std() / 20
+    assert found.low == pytest.approx(shares.mean() - half, abs=0.004)
+    assert found.high == pytest.approx(shares.mean() + half, abs=0.004)
+    assert paired_interval(rows, frozen, draws=50, seed=3) == paired_interval(
+        rows, frozen, draws=50, seed=3
+    )

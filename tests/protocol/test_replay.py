@@ -30,7 +30,7 @@ BP = [Epoch(epoch=e, growth=1.3, reference_norm=4e-4, accuracy=0.6) for e in ran
 
 def test_replays_the_published_trajectory() -> None:
     found = replay(DFA)
-    assert found.first == {"D1": 9, "D2": 4, "mode 1": 9, "any": 4}
+    assert found.first == {"D1": 9, "D2": 4, "mode 1": 9, "not finite": None, "any": 4}
     assert found.saved["any"] == pytest.approx(0.96)
     assert (found.accuracy["any"], found.final_accuracy) == (0.308, 0.306)
     assert "D2: epoch 4 of 100, 96 % saved" in str(found)
@@ -49,12 +49,24 @@ def test_mode_one_waits_for_both_at_the_same_epoch() -> None:
         {"epoch": 1, "growth": 1.0, "reference_norm": 1e-9},
         {"epoch": 2, "growth": 100.0, "reference_norm": 1e-9},
     ]
-    assert replay(apart).first == {"D1": 0, "D2": 1, "mode 1": 2, "any": 0}
+    assert replay(apart).first == {"D1": 0, "D2": 1, "mode 1": 2, "not finite": None, "any": 0}
+
+
+def test_a_history_that_breaks_fires_where_the_early_stop_stops() -> None:
+    numbers = {"growth": [1.0, 1.2], "reference_norm": [1e-3, 1e-3]}
+    lost = {"growth": [nan, nan], "reference_norm": [nan, nan]}
+    history = [{"epoch": e, **(numbers if e < 3 else lost)} for e in range(10)]
+    found = replay(history)
+    assert found.first["not finite"] == found.first["any"] == 3
+    assert found.first["mode 1"] is None
+    assert "not finite: epoch 3 of 9" in str(found)
+    stop = EarlyStop()
+    assert [stop(record) for record in history].index(True) == 3
 
 
 def test_missing_numbers_fire_nothing() -> None:
     found = replay([{"epoch": 0}, {"epoch": 1, "growth": 80.0}])
-    assert found.first == {"D1": 1, "D2": None, "mode 1": None, "any": 1}
+    assert found.first == {"D1": 1, "D2": None, "mode 1": None, "not finite": None, "any": 1}
     assert replay([{"epoch": 0, "growth": 80.0}]).saved["D1"] == 0.0
 
 

@@ -217,14 +217,15 @@ class Tokens(nn.Module):
         return self.head(h)
 
 
-def test_every_token_is_an_example_of_its_own():
+def test_the_tokens_of_a_sequence_are_one_example():
     x = torch.randint(0, 5, (60, 4))
     network, data = Tokens(), (x, (x + 1) % 5)
     found = faudit.audit(network, data, data, **FEW)
     with torch.no_grad():
         right = (network(x).argmax(-1) == data[1]).float().mean()
     assert found.trained.accuracy == pytest.approx(float(right))
-    assert found.trained.correct.shape == (240,)
+    assert found.trained.correct.shape == (60, 4)
+    assert "over 60 test examples" in found.verdict.finding("D3").reason
     assert found.evidence.accuracy == pytest.approx(float(right))
 
 
@@ -329,3 +330,89 @@ def test_a_protocol_that_cannot_run_says_why(name):
     given, message = BAD_PROTOCOL[name]
     with pytest.raises(FauditError, match=message):
         FAProtocol(**{"model": model(), "x_eval": X, "y_eval": Y, **given}).run()
+
+
+class Own(nn.Module):
+    """A network whose forward writes into its input, counts its calls and draws noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(6, 8)
+        self.blocks = nn.ModuleList([nn.Linear(8, 8) for _ in range(2)])
+        self.head = nn.Linear(8, 3)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x.sub_(1.0)
+        self.calls += 1
+        h = self.stem(x)
+        for block in self.blocks:
+            h = torch.tanh(block(h)) + 1e-4 * torch.randn_like(h)
+        return self.head(h)
+
+
+def test_an_audit_leaves_data_buffers_and_random_numbers_alone():
+    (x, y), network = some(), Own().train()
+    kept, random = x.clone(), torch.get_rng_state()
+    found = faudit.audit(network, (x, y), (x, y), **FEW)
+    assert torch.equal(x, kept)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert network.calls == 0
+    assert network.training
+    assert found.evidence.facts["was_training"] is True
+    with torch.no_grad():
+        right = (network.eval()(x.clone()).argmax(1) == y).double().mean()
+    assert found.trained.accuracy == pytest.approx(float(right), abs=0.03)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_baseline_of_half_precision_is_trained_in_float32(dtype):
+    (x, y), wide = some(256), model(width=16)
+    slow = Training(epochs=8, batch=32, lr=1e-4)
+
+    def audited(to: torch.dtype):
+        def fresh() -> nn.Module:
+            torch.manual_seed(3)
+            return ResMLP(6, 16, 2, 3).to(dtype).to(to)
+
+        data = x.to(to), y
+        made = deepcopy(wide).to(to)
+        return faudit.audit(made, data, data, fresh=fresh, training=slow, perturbations=0)
+
+    half, full = audited(dtype), audited(torch.float32)
+    assert half.frozen.loss == pytest.approx(full.frozen.loss, abs=4e-3)
+    assert "half-precision" in [flag.code for flag in half.verdict.flags]
+    assert "half-precision" not in [flag.code for flag in full.verdict.flags]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_gradients_may_be_switched_off_around_an_audit(mode):
+    with mode():
+        made = model()
+        found = faudit.audit(made, some(), some(), **FEW)
+    assert found.to_dict() == faudit.audit(model(), some(), some(), **FEW).to_dict()
+
+
+def test_the_protocol_measures_on_what_it_was_given():
+    x, y = some(40, seed=3)
+    wide = 100 * x
+    report = FAProtocol(model(), wide, y, train=some(), test=some(), **FEW).run()
+    alone = measure(model(), wide, y, perturbations=0)
+    assert report["evidence"]["state_norm"] == alone.to_dict()["state_norm"]
+    with pytest.raises(FauditError, match="give fewer samples there"):
+        FAProtocol(model(), wide, y, train=some(), samples=3)
+
+
+def test_a_baseline_that_beats_exact_gradients_is_d3_at_its_ceiling():
+    train, test = parity(2048, 1), parity(512, 2)
+
+    def flags(**options):
+        made = model(width=16, depth=2, classes=2)
+        found = FAProtocol(made, *test, train=train, **FEW, **options).run()
+        return [flag["code"] for flag in found["flags"]]
+
+    assert "depth-ceiling" in flags(rule="dfa", bp_accuracy=0.1)
+    assert "depth-ceiling" not in flags(rule="dfa", bp_accuracy=1.0)
+    given = {"accuracy": 0.5, "frozen_accuracy": 0.6, "bp_accuracy": 0.55}
+    report = FAProtocol(model(), *some(), **given).run()
+    assert "depth-ceiling" in [flag["code"] for flag in report["flags"]]

@@ -61,7 +61,7 @@ class Agreement:
 
     Samples fill minibatches of ``size`` in the order they come, however they are split into
     batches; what does not fill one is left out. Only the sum of the directions is kept, for
-    sum_{i != j} <u_i, u_j> = ||sum_i u_i||^2 - n.
+    sum_{i != j} <u_i, u_j> = ||sum_i u_i||^2 - n. Samples of different sizes have no sum.
 
     >>> agreement = Agreement(size=2)
     >>> agreement.add(torch.tensor([[1.0, 0.0], [1.0, 0.0], [2.0, 2.0]])); agreement.value
@@ -75,11 +75,18 @@ class Agreement:
         self.count = self.inside = 0
         self.filling: Tensor | float = 0.0
         self.directions: Tensor | float = 0.0
+        self.shapes: set[torch.Size] = set()
+
+    @property
+    def mixed(self) -> bool:
+        """Whether samples came in different shapes."""
+        return len(self.shapes) > 1
 
     def add(self, vectors: Tensor) -> None:
         """Another batch of samples."""
+        self.shapes.add(vectors.shape[1:])
         rows = flat(vectors)
-        while len(rows):
+        while len(rows) and not self.mixed:
             taken, rows = rows.tensor_split([self.size - self.inside])
             self.filling = self.filling + taken.sum(0, keepdim=True)
             self.inside += len(taken)
@@ -93,8 +100,8 @@ class Agreement:
 
     @property
     def value(self) -> float:
-        """The mean cosine; NaN for fewer than two minibatches, or one that sums to zero."""
-        if self.count < 2:
+        """The mean cosine; NaN for fewer than two minibatches, or where they have no direction."""
+        if self.count < 2 or self.mixed:
             return nan
         square = float(torch.as_tensor(self.directions).square().sum())
         return (square - self.count) / (self.count * (self.count - 1))

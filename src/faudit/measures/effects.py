@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from faudit.measures.directions import directions
-from faudit.measures.inputs import copied
 from faudit.measures.norms import flat, norms
 from faudit.networks.scene import Loss
 from faudit.networks.view import Network
@@ -25,7 +24,7 @@ def loss_at(network: Network, x: Any, targets: Tensor, loss: Loss) -> LossAt:
 
     def at(index: int, h: Tensor) -> Tensor:
         with torch.no_grad():
-            return loss(network.logits_from(copied(x), index, h), targets).double()
+            return loss(network.logits_from(x, index, h), targets).double()
 
     return at
 

@@ -159,7 +159,8 @@ class Evidence(Record):
     ``accuracy``, ``loss``       on the evaluation data, where it was measured
     ``nonfinite``                the first place that held a number that is not finite: "state h_3"
     ``facts``                    raw observations behind the reliability flags: protocol.flags.FACTS
-    ``undefined``                why a value has no meaning: "gamma" or "cosine[0]" -> reason
+    ``undefined``                why a value has no meaning: "gamma", "cosine[0]" or the name of an
+                                 aggregate -> reason
 
     A quantity that was not measured stays empty (or NaN); one that was measured but has no
     meaning is NaN with its reason in ``undefined``. ``defined`` says which values may be used.
@@ -294,12 +295,15 @@ class Evidence(Record):
 
     @property
     def largest_growth(self) -> float | None:
-        """The largest growth of any block where it is known; None where none is.
+        """The largest growth of any block; None unless that of every block is known.
 
-        >>> Evidence(layers=2, samples=8, growth=(nan, 3.0)).largest_growth
+        >>> Evidence(layers=2, samples=8, growth=(1.0, 3.0)).largest_growth
         3.0
+        >>> Evidence(layers=2, samples=8, growth=(nan, 3.0)).largest_growth is None
+        True
         """
-        return max((g for g in self.growth if g == g), default=None)
+        known = all(g == g for g in self.growth)
+        return max(self.growth, default=None) if known else None
 
     def deepest_reference(self, batch: int) -> float | None:
         """||g_L|| at a mean loss over ``batch`` samples; None where it is not known.
@@ -349,7 +353,9 @@ def _check_ranges(evidence: Evidence) -> None:
 
 
 def _check_undefined(evidence: Evidence) -> None:
-    for key in evidence.undefined:
+    for key in set(evidence.undefined) - {
+        k for k, v in evidence.cosine_aggregates.items() if v != v
+    }:
         name, _, rest = key.partition("[")
         layer = int(rest[:-1]) if rest[:-1].isdecimal() and rest.endswith("]") else None
         if rest and layer is None:

@@ -19,15 +19,18 @@ from torch import Tensor
 from faudit.measures.directions import Agreement, angles, clamped_cosines, cosines
 from faudit.measures.effects import Perturbations, loss_at, nudges
 from faudit.measures.evidence import NullCalibration
-from faudit.measures.inputs import copied
 from faudit.measures.norms import Mean, Means, distances, nonzero, norms, ratio
 from faudit.measures.safety import bad_buffer, bad_weight
 from faudit.networks.scene import Loss, gradients
-from faudit.networks.values import right
+from faudit.networks.values import marks
 from faudit.networks.view import Network
 
 REDUCTION = 128
 """The batch whose mean loss ``cosine_clamped`` is stated for, and the minibatch of stability."""
+
+NO_BLOCKS = "the network has no blocks"
+SUMMED = "batch mean first"
+UNEVEN = "samples of different shapes have no sum"
 
 Facts = dict[str, bool | float | str]
 Tensors = Sequence[Tensor]
@@ -48,7 +51,7 @@ class Look:
     @classmethod
     def at(cls, network: Network, x: Any, y: Tensor, loss: Loss) -> Look:
         """One forward and one backward pass."""
-        seen, reference = gradients(network, copied(x), y, loss)
+        seen, reference = gradients(network, x, y, loss)
         with torch.no_grad():
             losses = loss(seen.logits, y)
         return cls(network, x, y, seen.states, seen.logits, losses, reference)
@@ -110,7 +113,9 @@ class Sizes(Gauge):
         }
 
     def undefined(self) -> dict[str, str]:
-        return _where_nan("growth", self.fields()["growth"], "the state before the block is zero")
+        growth = self.fields()["growth"]
+        none = {} if growth else {"growth": NO_BLOCKS}
+        return {**none, **_where_nan("growth", growth, "the state before the block is zero")}
 
     def facts(self) -> Facts:
         return {"width": float(self.width)}
@@ -127,7 +132,7 @@ class Outputs(Gauge):
         logits, y = shown.seen.logits, shown.seen.y
         self.loss.add(shown.seen.losses)
         if y.dtype == torch.int64 and y.shape == logits.shape[:-1] and logits.shape[-1] > 1:
-            self.accuracy.add(right(logits, y))
+            self.accuracy.add_defined(marks(logits, y).nanmean(1))
         self.softmax = self.softmax and _softmax_like(logits)
         if shown.again is not None:
             self.spread = max(self.spread, _spread(logits, shown.again))
@@ -159,6 +164,7 @@ class Beside:
     def __init__(self) -> None:
         self.credit, self.reference, self.cosine, self.clamped = Mean(), Mean(), Mean(), Mean()
         self.sums: tuple[Tensor | float, Tensor | float] = (0.0, 0.0)
+        self.shapes: set[torch.Size] = set()
 
     def add(self, a: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Another batch; gives back every sample's ||a||, ||g|| and cosine."""
@@ -167,8 +173,15 @@ class Beside:
         self.reference.add(found[1])
         self.cosine.add_defined(found[2])
         self.clamped.add_defined(clamped_cosines(a, g, REDUCTION))
-        self.sums = (self.sums[0] + _total(a), self.sums[1] + _total(g))
+        self.shapes.add(a.shape[1:])
+        if not self.mixed:
+            self.sums = (self.sums[0] + _total(a), self.sums[1] + _total(g))
         return found
+
+    @property
+    def mixed(self) -> bool:
+        """Whether samples came in different shapes."""
+        return len(self.shapes) > 1
 
     @property
     def value(self) -> float:
@@ -178,6 +191,8 @@ class Beside:
     @property
     def of_sums(self) -> float:
         """The cosine of the summed vectors, as if there were one loss for all samples."""
+        if self.mixed:
+            return nan
         a, g = map(torch.as_tensor, self.sums)
         return float(cosines(a, g))
 
@@ -229,7 +244,7 @@ class Alignment(Gauge):
             "deep layers": _over(cosine[1:]),
             "weighted by ||g||": ratio(weighted, sum(weights)),
             "layers concatenated": self.whole.value,
-            "batch mean first": fmean(layer.of_sums for layer in self.layers),
+            SUMMED: fmean(layer.of_sums for layer in self.layers),
         }
 
     def undefined(self) -> dict[str, str]:
@@ -241,6 +256,8 @@ class Alignment(Gauge):
             **_where_nan("cosine_clamped", clamped, "0 / 0: in this dtype the clamp is zero too"),
             **({"gamma": needs} if why else {}),
             **({"deep_cosine": needs} if set(why) - {"cosine[0]"} else {}),
+            **({} if len(self.layers) > 1 else {"deep_cosine": NO_BLOCKS}),
+            **({SUMMED: UNEVEN} if any(layer.mixed for layer in self.layers) else {}),
         }
 
     def facts(self) -> Facts:
@@ -263,6 +280,8 @@ class Stability(Gauge):
         return {"stability": self.agreement.value, "stability_mode": mode}
 
     def undefined(self) -> dict[str, str]:
+        if self.agreement.mixed:
+            return {"stability": UNEVEN}
         if self.agreement.count < 2:
             return {"stability": f"needs two minibatches of {REDUCTION} samples"}
         if self.agreement.value != self.agreement.value:

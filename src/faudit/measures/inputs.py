@@ -169,11 +169,6 @@ def _check_dtype(rule: Any, tensors: Sequence[Tensor]) -> None:
         )
 
 
-def copied(x: Any) -> Any:
-    """An input that a forward may overwrite, and that autograd may keep."""
-    return map_tensors(x, Tensor.clone)
-
-
 def as_double(x: Any) -> Any:
     """An input for a network in float64."""
     return map_tensors(x, lambda t: t.double() if t.is_floating_point() else t.clone())

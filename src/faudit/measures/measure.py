@@ -35,12 +35,11 @@ from faudit.measures.inputs import (
     checked_credits,
     checked_loss,
     checked_source,
-    copied,
 )
 from faudit.measures.safety import differentiable, untouched
 from faudit.networks.scene import Loss, Scene, cross_entropy, scene
 from faudit.networks.view import Network, ReportedNetwork
-from faudit.seeds import derive
+from faudit.seeds import check_seed, derive
 
 FRESH = 6
 """Sets the seeds of redrawn rules apart from every other seed derived from the same number."""
@@ -62,7 +61,8 @@ class Plan:
         for name in ("eta", "perturbation_size"):
             if not getattr(self, name) > 0:
                 raise FauditError(f"{name} is {getattr(self, name)!r}; a step has a length above 0")
-        for name in ("perturbations", "nulls", "seed"):
+        check_seed(self.seed)
+        for name in ("perturbations", "nulls"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 0:
                 raise FauditError(f"{name} is {getattr(self, name)!r}; give a whole number from 0")
         if self.nulls == 1:
@@ -125,8 +125,27 @@ def measure(
         for batch_x, batch_y in batches_of(x, y):
             tally.add(batch_x, batch_y)
         buffers = ", ".join(changed())
-    facts: Facts = {"was_training": was_training}
-    return tally.evidence({**facts, **({"buffers_changed": buffers} if buffers else {})})
+    found = {"buffers_changed": buffers, "tf32": tensor_float(view.module)}
+    return tally.evidence(
+        {"was_training": was_training, **{name: told for name, told in found.items() if told}}
+    )
+
+
+def tensor_float(module: nn.Module, device: str | None = None) -> str:
+    """What a GPU computes with the ten bits of TF32 though it is called float32; empty if nothing.
+
+    >>> tensor_float(nn.Linear(1, 1))
+    ''
+    """
+    devices = {p.device.type for p in module.parameters() if p.dtype == torch.float32}
+    if "cuda" not in (devices if device is None else {device}):
+        return ""
+    convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
+    rounded = {
+        "matrix products": torch.get_float32_matmul_precision() != "highest",
+        "convolutions": convolves and torch.backends.cudnn.allow_tf32,
+    }
+    return " and ".join(name for name, so in rounded.items() if so)
 
 
 class Tally:
@@ -204,7 +223,7 @@ class Informant:
         if self.credits is None or isinstance(self.credits, Sequence):
             return {"credits": self._listed(seen), "again": self._again(seen)}
         check_rule(self.credits, seen.states, seen.logits)
-        batch = scene(self.network, copied(seen.x), seen.y, self.loss)
+        batch = scene(self.network, seen.x, seen.y, self.loss)
         told = [checked_credits(_ask(r, batch), batch.states) for r in (self.credits, *self.fresh)]
         self._keep(getattr(self.credits, "report", {}))
         return {"credits": told[0], "fresh": told[1:], "again": batch.logits}
@@ -220,7 +239,7 @@ class Informant:
         if self.batches > 1:
             return None
         with torch.no_grad():
-            return self.network.run(copied(seen.x), lambda _, h: h)
+            return self.network.run(seen.x, lambda _, h: h)
 
     def _keep(self, report: Mapping[str, Tensor | float]) -> None:
         for name, told in report.items():

@@ -25,8 +25,9 @@ Changed = Callable[[], list[str]]
 def untouched(module: nn.Module, seed: int) -> Iterator[Changed]:
     """Eval mode and autograd on inside; outside, nothing has happened, also if something raised.
 
-    Parameters' gradients and flags, buffers, every submodule's mode and the state of all random
-    sources are given back. Inside, random numbers follow from ``seed``.
+    Parameters' gradients and flags, buffers, the weights of embeddings that shorten them, every
+    submodule's mode and the state of all random sources are given back. Inside, random numbers
+    follow from ``seed``.
 
     >>> layer = nn.BatchNorm1d(2)
     >>> with untouched(layer, seed=0) as changed:
@@ -41,6 +42,7 @@ def untouched(module: nn.Module, seed: int) -> Iterator[Changed]:
         _random_kept(module, seed),
         evaluating(module),
         _parameters_kept(module),
+        _shortened_kept(module),
         _buffers_kept(module) as changed,
     ):
         yield changed
@@ -54,6 +56,9 @@ def _random_kept(module: nn.Module, seed: int) -> Iterator[None]:
         with torch.random.fork_rng(devices=list(devices)):
             # torch.manual_seed would also reach devices that nobody forked
             torch.default_generator.manual_seed(seed)
+            for device in devices:
+                with torch.cuda.device(device):
+                    torch.cuda.manual_seed(seed)
             random.seed(seed)
             np.random.seed(seed % 2**32)
             yield
@@ -72,8 +77,29 @@ def _parameters_kept(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         for p, grad, flag in before:
-            p.requires_grad_(flag)
+            if p.requires_grad != flag:  # weights made in inference mode cannot even be told
+                p.requires_grad_(flag)
             p.grad = grad
+
+
+@contextmanager
+def _shortened_kept(module: nn.Module) -> Iterator[None]:
+    """An embedding with a ``max_norm`` shortens its rows when it is called; copies stand in."""
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    parts = list(module.modules())
+    copies = {
+        id(m.weight): nn.Parameter(m.weight.detach().clone(), m.weight.requires_grad)
+        for m in parts
+        if isinstance(m, kinds) and m.max_norm is not None
+    }
+    owned = [(m, n, p) for m in parts for n, p in m._parameters.items() if id(p) in copies]
+    for owner, name, weight in owned:
+        owner._parameters[name] = copies[id(weight)]
+    try:
+        yield
+    finally:
+        for owner, name, weight in owned:
+            owner._parameters[name] = weight
 
 
 @contextmanager

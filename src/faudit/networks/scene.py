@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import CheckpointError
 
 from faudit.errors import DataError, NetworkError, RuleError
 from faudit.networks.values import kind, map_tensors
@@ -309,18 +310,29 @@ def _derivatives(
     known = [index for index, h in enumerate(states) if h.requires_grad]
     found: dict[int, Tensor | None] = {}
     if output.requires_grad and known:
-        grads = torch.autograd.grad(
-            output, [states[i] for i in known], credit, retain_graph=True, allow_unused=True
-        )
+        grads = _grads(output, [states[i] for i in known], credit)
         found = dict(zip(known, grads, strict=True))
     return tuple(_present(found.get(i), first + i) for i in range(len(states)))
+
+
+def _grads(
+    output: Tensor, states: Sequence[Tensor], credit: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    try:
+        return torch.autograd.grad(output, states, credit, retain_graph=True, allow_unused=True)
+    except CheckpointError as error:
+        raise NetworkError(
+            "the forward is checkpointed (torch.utils.checkpoint), and what is recomputed differs"
+            " from what ran; switch checkpointing off to look inside, memory is bounded by a batch"
+        ) from error
 
 
 def _present(grad: Tensor | None, index: int) -> Tensor:
     if grad is None:
         raise NetworkError(
             f"the logits have no gradient in h_{index}: the forward detaches it, runs without"
-            " gradients, or does not use it; name blocks on the path from input to logits"
+            " gradients, recomputes it in a reentrant checkpoint (torch.utils.checkpoint; switch it"
+            " off), or does not use it; name blocks on the path from input to logits"
         )
     return grad
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import signature
+from math import nan
 from typing import Any
 
 from torch import Tensor, nn
@@ -65,6 +66,11 @@ def map_tensors(x: Any, change: Change) -> Any:
     return change(x) if isinstance(x, Tensor) else x
 
 
+def copied(x: Any) -> Any:
+    """An input that a forward may overwrite, and that autograd may keep."""
+    return map_tensors(x, Tensor.clone)
+
+
 def logits_of(output: Any) -> Tensor:
     """The logits in what a forward returned: a tensor, a tuple's first element, or ``.logits``.
 
@@ -91,6 +97,21 @@ def right(logits: Tensor, labels: Tensor) -> Tensor:
     tensor([ True, False])
     """
     return (logits.argmax(-1) == labels) & ~logits.isnan().any(-1)
+
+
+def marks(logits: Tensor, labels: Tensor) -> Tensor:
+    """One row per sample: 1 where the largest logit is the label's, 0 where not, NaN at padding.
+
+    Padding is a negative label, as cross-entropy's -100 is. The tokens of a sample stay together,
+    for they are no independent examples.
+
+    >>> import torch
+    >>> marks(torch.eye(2).expand(2, 2, 2), torch.tensor([[0, -100], [1, 1]]))
+    tensor([[1., nan],
+            [0., 1.]], dtype=torch.float64)
+    """
+    found = right(logits, labels).double().masked_fill(labels < 0, nan)
+    return found.reshape(len(labels), -1)
 
 
 def as_state(value: Any, name: str) -> Tensor:

@@ -23,6 +23,7 @@ from faudit.networks.values import (
     as_state,
     call,
     check_batch,
+    copied,
     logits_of,
     map_tensors,
     replace_input,
@@ -51,7 +52,7 @@ class Staged(nn.Module, ABC):
 
     @abstractmethod
     def embed(self, x: Tensor) -> Tensor:
-        """The input as the first state, h_0."""
+        """The input as the first state, h_0; it writes nothing into ``x``."""
 
     @abstractmethod
     def readout(self, h: Tensor) -> Tensor:
@@ -183,7 +184,8 @@ class Network(ABC):
     def run(self, x: Any, at: Boundary) -> Tensor:
         """The logits of ``x``, passing every state h_l through ``at(l, h_l)`` on its way.
 
-        What ``at`` returns goes on as a copy, so nothing later can write into it.
+        A module that is not ``Staged`` is given a copy of ``x``, and what ``at`` returns goes on as a
+        copy, so a forward that writes into what it gets changes neither.
         """
 
     def block(self, x: Any, index: int, h: Tensor) -> Tensor:
@@ -263,8 +265,10 @@ class StagedNetwork(Network):
         self._stages = stages
 
     def run(self, x: Any, at: Boundary) -> Tensor:
+        # A module that is written as its stages keeps to their contract; others may not know it.
+        own = x if isinstance(self.module, Staged) else copied(x)
         with taking(self.module, x):
-            h = self._stages.embed(x)
+            h = self._stages.embed(own)
         h = at(0, as_state(h, "the embedding"))
         for index in range(self.depth):
             h = at(index + 1, self._through(index, h))
@@ -308,7 +312,7 @@ class HookedNetwork(Network):
             hooks.enter_context(self.blocks[0].register_forward_pre_hook(enter, with_kwargs=True))
             for index, block in enumerate(self.blocks):
                 hooks.enter_context(block.register_forward_hook(leave(index)))
-            output = call(self.module, x)
+            output = call(self.module, copied(x))
         self._check_all_ran(calls)
         return logits_of(output)
 
@@ -367,7 +371,7 @@ class ReportedNetwork(Network):
         return self.trace(map_tensors(x, start))
 
     def _reported(self, x: Any) -> tuple[Any, Sequence[Any]]:
-        output = call(self.module, x, return_hidden=True)
+        output = call(self.module, copied(x), return_hidden=True)
         if isinstance(output, tuple) and len(output) == 2 and isinstance(output[1], (list, tuple)):
             return output
         raise NetworkError(
@@ -386,6 +390,8 @@ class ReportedNetwork(Network):
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Put ``module`` in eval mode and give every submodule its own mode back afterwards.
 
+    The modes are set directly: a ``train`` of a module's own may do more, such as merging weights.
+
     >>> layer = nn.Dropout().train()
     >>> with evaluating(layer):
     ...     layer.training
@@ -394,7 +400,8 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     True
     """
     modes = [(m, m.training) for m in module.modules()]
-    module.eval()
+    for m, _ in modes:
+        m.training = False
     try:
         yield
     finally:

@@ -18,7 +18,8 @@ class Case(Record):
     """One run in the numbers the strategies read; None where a number is not known.
 
     ``growth`` is D1's maximum, ``reference_norm`` is ||g_L|| at the declared reduction,
-    ``failing`` the truth where it is known, ``chance`` the accuracy of guessing.
+    ``failing`` the truth where it is known, ``chance`` the accuracy of guessing. ``nonfinite``
+    names a place that held a number that is not finite; nothing can be said of such a run.
 
     >>> case = Case(name="DFA", accuracy=0.306, frozen_accuracy=0.349, gamma=0.10)
     >>> round(case.margin, 3), case.growth
@@ -34,6 +35,7 @@ class Case(Record):
     stability: float | None = None
     failing: bool | None = None
     chance: float = 0.1
+    nonfinite: str | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -77,6 +79,7 @@ class Case(Record):
             stability=_known(evidence.stability),
             failing=failing,
             chance=chance,
+            nonfinite=evidence.invalid,
         )
 
 
@@ -161,10 +164,14 @@ class Strategy:
     def walks_back(self, case: Case, thresholds: Thresholds) -> bool | None:
         """True: the claim is walked back; False: it stands; None: a check lacked its number.
 
+        A run with a number that is not finite is open under every strategy.
+
         >>> case = Case(name="DFA", accuracy=0.306, gamma=0.10, growth=237, reference_norm=5e-10)
         >>> [STRATEGIES[s].walks_back(case, Thresholds()) for s in ("S1", "S2", "S3")]
         [False, True, True]
         """
+        if case.nonfinite:
+            return None
         return any_of(check(case, thresholds) for check in self.checks)
 
 
@@ -295,7 +302,8 @@ class Detector:
 
     def extreme(self, cases: Iterable[Case], failing: bool) -> float:
         """The healthy or failing case nearest to the other kind; NaN where there is none."""
-        found = (self.number(case) for case in cases if case.failing is failing)
+        judged = (case for case in cases if case.failing is failing and not case.nonfinite)
+        found = map(self.number, judged)
         numbers = [x for x in found if x is not None and isfinite(x)]
         nearest = min if failing is self.high_fails else max
         return nearest(numbers, default=nan)
@@ -375,4 +383,5 @@ def _sensitivity(
 
 
 def _flagged(detector: Detector, cases: tuple[Case, ...], limits: Thresholds) -> tuple[str, ...]:
-    return tuple(case.name for case in cases if detector.check(case, limits))
+    judged = (case for case in cases if not case.nonfinite)
+    return tuple(case.name for case in judged if detector.check(case, limits))

@@ -71,7 +71,7 @@ def calibrate(healthy: Iterable[Run], failing: Iterable[Run]) -> Calibration:
     A run is a ``Case``, a mapping with a case's fields (a row of a table), or ``Evidence``, which
     knows nothing of frozen blocks and so counts for D1 and D2 only. Half-way is geometric for D1
     and D2, whose values span decades, and arithmetic for D3. Where the two kinds overlap no
-    threshold separates them, and none is proposed.
+    threshold separates them, and none is proposed. A run that is not finite counts for neither.
 
     >>> good = [Case(name="BP", growth=1.3), Case(name="EP", growth=11)]
     >>> bad = [Case(name="DFA", growth=2000), Case(name="CB", growth=694)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isclose, isfinite
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -29,6 +29,8 @@ Outcome = Literal["PASS", "FAIL", "INCOMPLETE", "INVALID"]
 Seeds = Mapping[int | str, tuple[float, float]]
 
 DECISIVE = ("D1", "D2", "D3")
+# An accuracy printed with three decimals agrees with the examples that it was counted from.
+SAME = 5e-4
 EXIT_CODES: dict[Outcome, int] = {"PASS": 0, "FAIL": 1, "INCOMPLETE": 3, "INVALID": 3}
 MEANING: dict[Outcome, str] = {
     "PASS": "The audited failures are ruled out; that does not certify the method.",
@@ -61,7 +63,8 @@ class Verdict(Record):
     """What the protocol says of one run; ``str()`` is the verdict, ``explain()`` the reasons.
 
     ``codes`` names the causes of a FAIL, or the checks an INCOMPLETE still lacks. A verdict whose
-    outcome does not follow from its own findings cannot be built, nor read from a file.
+    outcome does not follow from its own findings, or whose findings do not follow from their own
+    numbers, cannot be built, nor read from a file.
 
     >>> evidence = Evidence(layers=1, samples=512, growth=(1.3,), reference_norm=(0.05, 0.05))
     >>> verdict = diagnose(evidence, accuracy=0.61, frozen_accuracy=0.35)
@@ -82,6 +85,7 @@ class Verdict(Record):
 
     @model_validator(mode="after")
     def _follows(self) -> Self:
+        _check_findings(self.findings, self.thresholds)
         expected = _outcome(self.findings, self.invalid)
         if (self.outcome, self.codes) != expected:
             raise FauditError(
@@ -158,6 +162,30 @@ class Verdict(Record):
         return html_table(f"{self}. {MEANING[self.outcome]}", columns, list(map(str, self.flags)))
 
 
+def _check_findings(findings: tuple[Finding, ...], thresholds: Thresholds) -> None:
+    """Refuse findings that contradict each other, their own values or the declared limits."""
+    limits = {
+        "D1": thresholds.growth,
+        "D2": thresholds.reference,
+        "D3": thresholds.margin,
+        "c": thresholds.stability,
+    }
+    codes = [finding.code for finding in findings]
+    for finding in findings:
+        told = f"Verdict: finding {finding.code}"
+        if codes.count(finding.code) > 1:
+            raise FauditError(f"{told} is given twice; a verdict has one finding of each check")
+        if finding.flagged is None:
+            continue
+        limit = limits.get(finding.code, finding.threshold)
+        if not isclose(finding.threshold, limit):
+            raise FauditError(f"{told} has limit {finding.threshold:g}, the thresholds {limit:g}")
+        if finding.should_flag not in (None, finding.flagged):
+            raise FauditError(
+                f"{told} is {finding.state}, which {finding.value:g} beside {limit:g} is not"
+            )
+
+
 def _outcome(findings: tuple[Finding, ...], invalid: str | None) -> tuple[Outcome, tuple[str, ...]]:
     return ("INVALID", ()) if invalid else judge({f.code: f.flagged for f in findings})
 
@@ -176,11 +204,13 @@ def diagnose(
 ) -> Verdict:
     """Judge one run: D1 and D2 from its evidence, D3 from accuracies against frozen blocks.
 
-    ``correct`` and ``frozen_correct`` (one true or false per test example, same order) give the
-    accuracies and D3's paired interval. Two accuracies with ``test_samples`` give a wider one,
-    two accuracies alone none. ``seeds`` maps a seed to (accuracy, frozen accuracy); its mean is
-    judged and every seed is shown. ``bp_accuracy``, the positive control, tells whether D3 can
-    mean anything. Thresholds default to the published ones at the evidence's dtype.
+    ``correct`` and ``frozen_correct`` (one true or false per test example, same order; for
+    examples of several labels a row of them, NaN at padding) give the accuracies and D3's paired
+    interval. Two accuracies with ``test_samples`` give a wider one, two accuracies alone none.
+    Without an accuracy the evidence's own stands in, over the evidence's samples. ``seeds`` maps a
+    seed to (accuracy, frozen accuracy); its mean is judged and every seed is shown.
+    ``bp_accuracy``, the positive control, tells whether D3 can mean anything. Thresholds default
+    to the published ones at the evidence's dtype.
 
     >>> evidence = Evidence(layers=1, samples=512, growth=(1004.0,), reference_norm=(1e-3, 1e-6))
     >>> str(diagnose(evidence, accuracy=0.088, frozen_accuracy=0.178))
@@ -219,6 +249,7 @@ class _Tests:
     interval: Interval | None
     samples: int | None
     seeds: Seeds
+    measured_on: str
 
 
 def _tests(
@@ -232,17 +263,22 @@ def _tests(
 ) -> _Tests:
     pairs = _checked(seeds or {})
     own = _accuracy("accuracy", accuracy, correct, [a for a, _ in pairs.values()])
-    own = evidence.accuracy if own is None else own
+    measured_on = ""
+    if own is None and evidence.accuracy is not None:
+        own = evidence.accuracy
+        samples = evidence.samples if samples is None else samples
+        measured_on = f"on the evidence's {evidence.samples} samples"
     frozen = _accuracy(
         "frozen_accuracy", frozen_accuracy, frozen_correct, [f for _, f in pairs.values()]
     )
     samples = samples if correct is None else len(correct)
+    frozen_samples = samples if frozen_correct is None else len(frozen_correct)
     interval = None
     if correct is not None and frozen_correct is not None:
         interval = paired_interval(correct, frozen_correct)
     elif own is not None and frozen is not None and samples is not None:
-        interval = unpaired_interval(own, frozen, samples)
-    return _Tests(own, frozen, interval, samples, pairs)
+        interval = unpaired_interval(own, frozen, samples, frozen_samples)
+    return _Tests(own, frozen, interval, samples, pairs, measured_on)
 
 
 def _findings(evidence: Evidence, tests: _Tests, thresholds: Thresholds) -> tuple[Finding, ...]:
@@ -255,6 +291,7 @@ def _findings(evidence: Evidence, tests: _Tests, thresholds: Thresholds) -> tupl
             thresholds,
             interval=tests.interval,
             seeds=tests.seeds,
+            measured_on=tests.measured_on,
         ),
         direction_stability(evidence, thresholds),
     )
@@ -277,19 +314,17 @@ def _checked(seeds: Seeds) -> Seeds:
 
 
 def _accuracy(name: str, given: float | None, correct: Any, single: list[float]) -> float | None:
-    counted = None
+    """The one accuracy that everything given for it agrees on."""
+    told = {} if given is None else {"number": fraction(given, name)}
     if correct is not None:
-        counted = float(as_correct(correct, name.replace("accuracy", "correct")).mean())
-    if given is not None and counted is not None and abs(given - counted) > 5e-4:
-        raise FauditError(
-            f"{name} is {given:g} but the examples given beside it average "
-            f"{counted:g}; give one of the two"
-        )
-    if given is not None:
-        return fraction(given, name)
-    if counted is not None:
-        return counted
-    return sum(single) / len(single) if single else None
+        counted = as_correct(correct, name.replace("accuracy", "correct")).mean()
+        told["examples"] = float(counted)
+    if single:
+        told["seeds"] = sum(single) / len(single)
+    if told and max(told.values()) - min(told.values()) > SAME:
+        means = ", ".join(f"{mean:g} by its {source}" for source, mean in told.items())
+        raise FauditError(f"{name} is {means}; give one of them, or values that agree")
+    return next(iter(told.values()), None)
 
 
 def _summary(evidence: Evidence, tests: _Tests) -> dict[str, float]:

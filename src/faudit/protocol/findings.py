@@ -16,6 +16,8 @@ CLAMP = 1e-8
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 # A reference further than this from its float64 twin is mostly rounding: cosine < 0.985.
 NOISY_ANGLE = 10.0
+# The relative error that such an angle makes by itself; more is length lost to underflow.
+NOISY_ERROR = 0.17
 # Accuracies are decimal fractions, so 0.349 - 0.329 is a hair under 0.02; it must not be flagged.
 ROUNDING = 1e-9
 DRIFT, NOISE = 0.5, 0.1
@@ -117,27 +119,36 @@ class Thresholds(Record):
 
     def explodes(self, growth: float | None) -> bool | None:
         """D1: a block multiplies the state's norm by more than the limit."""
-        return _tested(growth, lambda value: value > self.growth)
+        return _tested("D1", growth, self.growth)
 
     def collapses(self, norm: float | None) -> bool | None:
         """D2: ||g_L|| at the declared reduction is within reach of the floor."""
-        return _tested(norm, lambda value: value < self.reference)
+        return _tested("D2", norm, self.reference)
 
     def idles(self, margin: float | None) -> bool | None:
         """D3: the trained blocks gain less than the margin over frozen ones."""
-        return _tested(margin, lambda value: value < self.margin - ROUNDING)
+        return _tested("D3", margin, self.margin)
 
     def drifts(self, stability: float | None) -> bool | None:
         """(c): the reference points the same way whatever the minibatch."""
-        return _tested(stability, lambda value: value > self.stability)
+        return _tested("c", stability, self.stability)
 
     def mode_one(self, growth: float | None, norm: float | None) -> bool | None:
         """Mode 1, measurement degeneracy: D1 and D2 both flag; neither does alone."""
         return both(self.explodes(growth), self.collapses(norm))
 
 
-def _tested(value: float | None, flags: Callable[[float], bool]) -> bool | None:
-    return None if value is None or isnan(value) else flags(value)
+EXCEEDS: dict[str, Callable[[float, float], bool]] = {
+    "D1": lambda value, limit: value > limit,
+    "D2": lambda value, limit: value < limit,
+    "D3": lambda value, limit: value < limit - ROUNDING,
+    "c": lambda value, limit: value > limit,
+}
+"""When a value flags beside its limit."""
+
+
+def _tested(code: str, value: float | None, limit: float) -> bool | None:
+    return None if value is None or isnan(value) else EXCEEDS[code](value, limit)
 
 
 class Finding(Record):
@@ -162,6 +173,17 @@ class Finding(Record):
         if isnan(self.value) and self.flagged is not None:
             raise FauditError(f"Finding {self.code}: without a value, flagged must be None")
         return self
+
+    @property
+    def should_flag(self) -> bool | None:
+        """What the value says beside the threshold; None where there is no value or no such check.
+
+        >>> Finding(code="D1", name="growth", value=100, threshold=50, reason="").should_flag
+        True
+        """
+        if isnan(self.value) or self.code not in EXCEEDS:
+            return None
+        return EXCEEDS[self.code](self.value, self.threshold)
 
     @property
     def state(self) -> str:
@@ -226,14 +248,21 @@ def reference_validity(evidence: Evidence, thresholds: Thresholds) -> Finding:
     )
     if not evidence.why("reference_angle", last):
         details["angle"] = evidence.reference_angle[last]
-        reason += f"; {_angle(details['angle'], norm, thresholds)}"
+        noise = evidence.reference_noise[last] if evidence.reference_noise else nan
+        if not isnan(noise):
+            details["noise"] = noise
+        reason += f"; {_angle(details['angle'], noise, norm, thresholds)}"
+    if rounded := evidence.facts.get("tf32"):
+        reason += f"; the GPU rounded {rounded} to TF32"
     return _finding("D2", limit, reason, norm, flagged, details)
 
 
-def _angle(degrees: float, norm: float, thresholds: Thresholds) -> str:
+def _angle(degrees: float, noise: float, norm: float, thresholds: Thresholds) -> str:
     """What a reference of this norm and angle to float64 is: noise, shrunk, close, or fine."""
     start, eps = f"it lies {degrees:.2g} degrees from its float64 twin", thresholds.eps
-    if degrees > NOISY_ANGLE:
+    if noise > NOISY_ERROR:
+        start += f", a relative error of {noise:.2g} with what underflowed"
+    if degrees > NOISY_ANGLE or noise > NOISY_ERROR:
         return f"{start}: mostly rounding noise"
     if norm < eps:
         return f"{start}: sound, but a cosine clamped at {eps:.2g} shrinks"
@@ -249,10 +278,12 @@ def depth_utility(
     *,
     interval: Interval | None = None,
     seeds: Mapping[int | str, tuple[float, float]] | None = None,
+    measured_on: str = "",
 ) -> Finding:
     """D3: do the trained blocks beat the same blocks left at random? The paper, 5.1, diagnostic 3.
 
     Seeds are shown one by one and never resampled: three seeds bootstrap to their own range.
+    ``measured_on`` says where an accuracy comes from that nobody gave.
 
     >>> print(depth_utility(0.133, 0.178, Thresholds()))
     D3 depth utility: flagged: accuracy 0.133 is 4.5 pp below frozen blocks at 0.178
@@ -262,8 +293,9 @@ def depth_utility(
         return _finding("D3", thresholds.margin, _no_accuracy(accuracy))
     margin = accuracy - frozen_accuracy
     side = "above" if margin >= 0 else "below"
+    source = f" {measured_on}" if measured_on else ""
     reason = (
-        f"accuracy {accuracy:.3f} is {100 * abs(margin):.1f} pp {side} frozen blocks at "
+        f"accuracy {accuracy:.3f}{source} is {100 * abs(margin):.1f} pp {side} frozen blocks at "
         f"{frozen_accuracy:.3f} ({100 * thresholds.margin:g} pp above needed)"
     )
     details = {"accuracy": accuracy, "frozen_accuracy": frozen_accuracy}

@@ -15,11 +15,13 @@ DOCUMENT = "docs/reliability-flags.md"
 # What the measuring side may observe and leave in Evidence.facts.
 FACTS = {
     "nondeterministic_spread": "largest relative change of the logits when evaluated again",
-    "was_training": "the network was handed over in training mode",
+    "was_training": "the network was handed over in training mode; it is measured in eval mode",
     "softmax_like": "the outputs are non-negative and sum to one for every sample",
     "buffers_changed": "measuring changed the network's buffers",
     "zero_credit_layers": "layers whose credit is zero for every sample, named or counted",
     "ep_residual": "force left at the nudged state, as a share of the nudge (0: converged)",
+    "frozen_rounded": "half precision that the frozen baseline was rounded to after training",
+    "tf32": "what a GPU rounded to TF32 though the network is in float32",
     "width": "entries per state, which float16's rounding floor depends on",
 }
 
@@ -109,7 +111,10 @@ def _non_deterministic(s: Situation) -> str:
 def _training_mode(s: Situation) -> str:
     if not s.fact("was_training"):
         return ""
-    return "the network was in training mode; dropout and batch statistics may have acted"
+    return (
+        "the network was handed over in training mode and measured in eval mode; an accuracy or"
+        " a credit taken in training mode belongs to another network"
+    )
 
 
 def _softmax_outputs(s: Situation) -> str:
@@ -136,6 +141,16 @@ def _depth_ceiling(s: Situation) -> str:
     if frozen + s.thresholds.margin > 1:
         return f"frozen blocks reach {frozen:.3f}: there is no room left for D3's margin"
     return ""
+
+
+def _half_precision(s: Situation) -> str:
+    rounded = s.fact("frozen_rounded")
+    if not rounded:
+        return ""
+    return (
+        f"the frozen baseline was trained in float32 and then rounded to {rounded}; a model that"
+        " was itself trained in half precision is held to a stronger one"
+    )
 
 
 def _too_few_samples(s: Situation) -> str:
@@ -221,6 +236,7 @@ CHECKS: dict[str, tuple[str, Check]] = {
     "softmax-outputs": ("Probabilities instead of logits", _softmax_outputs),
     "buffers-changed": ("Buffers changed", _buffers_changed),
     "depth-ceiling": ("D3 at its ceiling", _depth_ceiling),
+    "half-precision": ("Baseline trained in float32", _half_precision),
     "too-few-samples": ("Too few samples", _too_few_samples),
     "borderline": ("Borderline", _borderline),
     "aggregates-disagree": ("Aggregates disagree", _aggregates_disagree),

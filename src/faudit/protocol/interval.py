@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 from faudit.errors import FauditError
 from faudit.measures.evidence import Record, fraction
 
+Shares = NDArray[np.float64]
+AT_ONCE = 10_000_000
+"""Counts held at once; the draws are the same however they are split."""
+
 
 class Interval(Record):
     """Where a difference of two accuracies lies with probability ``level``, and how that was found.
@@ -43,7 +47,8 @@ def paired_interval(
 
     Resampling examples with replacement touches the difference only through three counts (only
     the trained network right, only the frozen one right, both alike), which are multinomial: one
-    small draw replaces each resampling of the whole test set. Percentile interval, Efron and
+    small draw replaces each resampling of the whole test set. Examples of several labels (a row
+    of tokens each) have more outcomes and are resampled whole. Percentile interval, Efron and
     Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13.
 
     >>> interval = paired_interval([True] * 60 + [False] * 40, [True] * 30 + [False] * 70)
@@ -58,14 +63,24 @@ def paired_interval(
         )
     if draws < 1:
         raise FauditError(f"draws is {draws}; a bootstrap needs at least one")
-    gained, lost = int(np.sum(trained & ~frozen)), int(np.sum(frozen & ~trained))
     _check_level(level)
-    shares = np.array([gained, lost, len(trained) - gained - lost]) / len(trained)
-    counts = np.random.default_rng(seed).multinomial(len(trained), shares, size=draws)
     tail = (1 - level) / 2
-    low, high = np.quantile((counts[:, 0] - counts[:, 1]) / len(trained), [tail, 1 - tail])
+    low, high = np.quantile(_resampled(trained - frozen, draws, seed), [tail, 1 - tail])
     method = f"paired bootstrap over {len(trained)} test examples"
     return Interval(low=float(low), high=float(high), level=level, method=method)
+
+
+def _resampled(gaps: Shares, draws: int, seed: int) -> Shares:
+    """The mean gap of ``draws`` resamplings of the examples, by how often each gap occurs."""
+    values, counts = np.unique(gaps, return_counts=True)
+    order = np.lexsort((-values, values == 0))  # the commonest, no gap, is what is left over
+    values, counts = values[order], counts[order]
+    random, size = np.random.default_rng(seed), max(1, AT_ONCE // len(values))
+    found = [
+        random.multinomial(len(gaps), counts / len(gaps), size=min(size, draws - start)) @ values
+        for start in range(0, draws, size)
+    ]
+    return np.concatenate(found) / len(gaps)
 
 
 def unpaired_interval(
@@ -110,21 +125,30 @@ def _wilson(share: float, samples: int, level: float) -> tuple[float, float]:
     return centre - half, centre + half
 
 
-def as_correct(values: Any, name: str) -> NDArray[np.bool_]:
-    """``values`` as one boolean per example: booleans, or numbers that are only 0 and 1.
+def as_correct(values: Any, name: str) -> Shares:
+    """The share of each example that is right: booleans, or numbers that are only 0 and 1.
+
+    An example of several labels is a row of them, with NaN where a label does not count.
 
     >>> as_correct([1, 0, 1], "correct")
-    array([ True, False,  True])
+    array([1., 0., 1.])
+    >>> as_correct([[True, False], [False, False]], "correct")
+    array([0.5, 0. ])
     """
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise FauditError(f"{name} cannot be read as an array: {error}") from error
-    if array.ndim != 1 or array.size == 0:
-        raise FauditError(f"{name} has shape {array.shape}; give one true or false per example")
-    if array.dtype != np.bool_ and not np.all(np.isin(array, (0, 1))):
+    if array.ndim not in (1, 2) or array.size == 0:
+        raise FauditError(
+            f"{name} has shape {array.shape}; give one true or false per example, or a row of them"
+        )
+    rows = array.reshape(len(array), -1)
+    counted = rows == rows  # only NaN differs from itself
+    if not np.all(np.isin(rows, (0, 1)) | ~counted) or not counted.any(1).all():
         raise FauditError(
             f"{name} holds other values than true and false; compare predictions "
             "with labels first: correct = predictions == labels"
         )
-    return array.astype(np.bool_)
+    right: Shares = np.sum((rows == 1) & counted, axis=1) / np.sum(counted, axis=1)
+    return right

@@ -12,8 +12,8 @@ from faudit.measures.evidence import Evidence, Record, expect
 from faudit.protocol.findings import Thresholds, any_of
 
 # D3 is no early check: before training, no network beats its frozen twin.
-Trigger = Literal["D1", "D2", "mode 1", "any"]
-TRIGGERS: tuple[Trigger, ...] = ("D1", "D2", "mode 1", "any")
+Trigger = Literal["D1", "D2", "mode 1", "not finite", "any"]
+TRIGGERS: tuple[Trigger, ...] = ("D1", "D2", "mode 1", "not finite", "any")
 
 
 class Epoch(Record):
@@ -71,7 +71,8 @@ class Epoch(Record):
         growth, norm = thresholds.explodes(self.growth), thresholds.collapses(self.reference_norm)
         if trigger == "mode 1":
             return thresholds.mode_one(self.growth, self.reference_norm)
-        return any_of([growth, norm]) if trigger == "any" else {"D1": growth, "D2": norm}[trigger]
+        found = {"D1": growth, "D2": norm, "not finite": bool(self.nonfinite)}
+        return any_of(found.values()) if trigger == "any" else found[trigger]
 
 
 def _get(record: Any, name: str) -> Any:

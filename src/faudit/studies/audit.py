@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -10,25 +11,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from faudit.errors import DataError, FauditError, RuleError, unknown
+from faudit.errors import DataError, FauditError, NetworkError, RuleError, unknown
 from faudit.measures.evidence import Evidence
-from faudit.measures.inputs import batches_of, check_rule, copied
+from faudit.measures.gauges import Facts
+from faudit.measures.inputs import batches_of, check_rule
 from faudit.measures.measure import measure
-from faudit.measures.safety import untouched
+from faudit.measures.safety import differentiable, untouched
 from faudit.networks.anew import redrawn
 from faudit.networks.scene import Loss, check_labels, cross_entropy
-from faudit.networks.values import kind
+from faudit.networks.values import kind, map_tensors
 from faudit.networks.view import Network
 from faudit.protocol import Thresholds, Verdict, diagnose
 from faudit.recipe import Training
 from faudit.rules import RULES, CreditRule, make_rule
-from faudit.seeds import derive
-from faudit.training import Learner, Score, evaluate, train
+from faudit.seeds import check_seed, derive
+from faudit.training import Learner, Score, evaluate
+from faudit.training import train as train_epochs
 
 Samples = tuple[Any, Tensor]
 """Inputs (a tensor, or a mapping of tensors) and their targets."""
 
 BASELINE = Training(epochs=10)
+HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ def audit(
     fresh: Callable[[], nn.Module] | None = None,
     training: Training = BASELINE,
     samples: int = 1024,
+    evaluation: Samples | None = None,
+    bp_accuracy: float | None = None,
     loss: Loss = cross_entropy,
     thresholds: Thresholds | None = None,
     seed: int = 0,
@@ -74,15 +80,20 @@ def audit(
     """Audit a trained model: its own frozen-blocks baseline, its evidence, the verdict.
 
     Args:
-        model: the trained network; it is not changed.
+        model: the trained network; neither it nor the data are changed.
         train, test: (X, y) as the model takes them. The baseline trains on ``train``; both are
             scored on ``test``, example by example.
         rule: what trained the model. A name says how the baseline's embedding is taught. Give the
             rule object itself, with the very matrices that trained the model, to have its credit
             measured: matrices drawn anew would say nothing about it.
         fresh: makes an untrained model; by default the model's own layers are reset.
-        training: how the baseline is trained; match it to how the model was trained.
+        training: how the baseline is trained; match it to how the model was trained. Blocks in
+            half precision are trained in float32 and then rounded, as trained models are: updates
+            lost in rounding would only make the baseline weaker.
         samples: how many test samples the evidence is measured on.
+        evaluation: other samples to measure all of the evidence on.
+        bp_accuracy: what exact gradients reach, for the flag that D3 is at its ceiling; the model's
+            own accuracy where they trained it.
         measuring: further options of ``measure``.
 
     >>> from faudit.networks.zoo import ResMLP
@@ -92,29 +103,38 @@ def audit(
     False
     """
     network = Network.of(model, blocks)
+    network = differentiable(network, network.module)
     _check_options(measuring, measure)
     if not isinstance(training, Training):
         raise FauditError(f"training is of type {type(training).__name__}; give Training(...)")
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
         raise FauditError(f"samples is {samples!r}; give a whole number from 1")
-    train, test = (_checked(network, part, rule, loss) for part in (train, test))
-    teacher = rule if isinstance(rule, CreditRule) else _named_rule(rule, network, train, seed)
-    frozen = frozen_score(network, teacher, train, test, fresh, training, loss, seed)
-    trained = evaluate(network, _in_order(test), loss)
-    known = isinstance(rule, CreditRule) or teacher.exact
-    evidence = measure(
-        network,
-        _in_order(_first(test, samples)),
-        None,
-        teacher if known else None,
-        loss=loss,
-        seed=seed,
-        **measuring,
-    )
+    check_seed(seed)
+    facts: Facts = {"was_training": any(m.training for m in network.module.modules())}
+    if narrow := {t.dtype for t in _tensors(network.module)} & set(HALF):
+        facts["frozen_rounded"] = ", ".join(sorted(str(t).removeprefix("torch.") for t in narrow))
+    with untouched(network.module, seed):
+        train, test = (_checked(network, part, rule, loss) for part in (train, test))
+        teacher = rule if isinstance(rule, CreditRule) else _named_rule(rule, network, train, seed)
+        frozen = frozen_score(network, teacher, train, test, fresh, training, loss, seed)
+        trained = evaluate(network, _in_order(test), loss)
+        known = isinstance(rule, CreditRule) or teacher.exact
+        shown = (_first(test, samples),) if evaluation is None else batches_of(*evaluation)
+        evidence = measure(
+            network,
+            (part for batch in shown for part in _in_order(batch)),
+            None,
+            teacher if known else None,
+            loss=loss,
+            seed=seed,
+            **measuring,
+        )
+    evidence = evidence.replace(facts={**evidence.facts, **facts})
     verdict = diagnose(
         evidence,
         correct=trained.correct.cpu().numpy(),
         frozen_correct=frozen.correct.cpu().numpy(),
+        bp_accuracy=trained.accuracy if bp_accuracy is None and teacher.exact else bp_accuracy,
         thresholds=thresholds,
     )
     return Audit(verdict, evidence, trained, frozen)
@@ -138,18 +158,60 @@ def frozen_score(
     if {id(p) for p in module.parameters()} & {id(p) for p in network.module.parameters()}:
         raise FauditError("fresh() returned the trained model; it must build a new, untrained one")
     settings = training.model_copy(update={"trainable_blocks": 0})
-    first = _first(train_on, 2)[0]
-    learner = Learner(other, rule.fresh(derive(seed, 4)), settings, first, seed=seed, loss=loss)
-    for _ in train(learner, lambda generator: _shuffled(train_on, settings.batch, generator)):
-        pass
+    teacher = rule.fresh(derive(seed, 4))
+    with _in_float32(module, teacher) as widened:
+        first = widened(_first(train_on, 2)[0])
+        learner = Learner(other, teacher, settings, first, seed=seed, loss=loss)
+
+        def batches(generator: torch.Generator) -> Iterator[Samples]:
+            for x, y in _shuffled(train_on, settings.batch, generator):
+                yield widened(x), y
+
+        for _ in train_epochs(learner, batches):
+            pass
     return evaluate(other, _in_order(test_on), loss)
+
+
+@contextmanager
+def _in_float32(*modules: nn.Module) -> Iterator[Callable[[Any], Any]]:
+    """Weights in half precision as float32 meanwhile, and what makes their inputs fit.
+
+    Half precision cannot hold the sum of a weight and a small update, so training in it would
+    make a straw man of the baseline.
+    """
+    held = [(t, t.dtype) for m in modules for t in _tensors(m) if t.dtype in HALF]
+    for t, _ in held:
+        t.data = t.data.float()
+    try:
+        yield _widened if held else lambda x: x
+    except NetworkError as error:
+        raise (_no_float32(error) if held else error) from error
+    finally:
+        for t, dtype in held:
+            t.data = t.data.to(dtype)
+
+
+def _no_float32(error: NetworkError) -> NetworkError:
+    return NetworkError(
+        f"the baseline of a network in half precision trains in float32, but {error}; let the"
+        " forward follow the dtype of its weights"
+    )
+
+
+def _widened(x: Any) -> Any:
+    return map_tensors(x, lambda t: t.float() if t.dtype in HALF else t)
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()]
 
 
 class FAProtocol:
     """The three diagnostics as one object: ``FAProtocol(model, x_eval, y_eval).run()``.
 
     D3 needs an accuracy on test data and that of frozen blocks: give both, or ``train`` and
-    ``test`` data so that the baseline is trained here. Without them the verdict is incomplete.
+    ``test`` data so that the baseline is trained here, and scored on ``x_eval`` where there is no
+    ``test``. Without them the verdict is incomplete. The evidence is measured on all of ``x_eval``.
 
     >>> from faudit.networks.zoo import ResMLP
     >>> x, y = torch.randn(256, 6), torch.arange(256) % 3
@@ -170,6 +232,7 @@ class FAProtocol:
         frozen_accuracy: float | None = None,
         train: Samples | None = None,
         test: Samples | None = None,
+        bp_accuracy: float | None = None,
         rule: str | CreditRule = "bp",
         blocks: str | Sequence[str] | None = None,
         thresholds: Thresholds | None = None,
@@ -182,9 +245,12 @@ class FAProtocol:
         if isinstance(rule, str) and rule not in RULES:
             raise RuleError(unknown("rule", rule, RULES))
         _check_options(options, measure, *([] if train is None else [audit]))
+        if {"samples", "evaluation"} & set(options):
+            raise FauditError("FAProtocol measures on x_eval, y_eval; give fewer samples there")
         self.network = Network.of(model, blocks)
         self.samples, self.train, self.test = (x_eval, y_eval), train, test
         self.accuracy, self.frozen_accuracy = accuracy, frozen_accuracy
+        self.bp_accuracy = bp_accuracy
         self.rule, self.thresholds, self.options = rule, thresholds, options
 
     def run(self) -> dict[str, Any]:
@@ -204,6 +270,8 @@ class FAProtocol:
                 self.network,
                 self.train,
                 self.test or self.samples,
+                evaluation=self.samples,
+                bp_accuracy=self.bp_accuracy,
                 rule=self.rule,
                 thresholds=self.thresholds,
                 **self.options,
@@ -215,6 +283,7 @@ class FAProtocol:
             evidence,
             accuracy=self.accuracy,
             frozen_accuracy=self.frozen_accuracy,
+            bp_accuracy=self.bp_accuracy,
             thresholds=self.thresholds,
         )
         return evidence, verdict
@@ -246,8 +315,8 @@ def _checked(network: Network, samples: Samples, rule: str | CreditRule, loss: L
     if not isinstance(samples, tuple) or len(samples) != 2 or not isinstance(samples[1], Tensor):
         raise DataError("give train=(X, y) and test=(X, y), with y a tensor")
     x, y = next(batches_of(*samples))
-    with torch.no_grad(), untouched(network.module, seed=0):
-        seen = network.trace(copied(_take(x, slice(1))))
+    with torch.no_grad():
+        seen = network.trace(_take(x, slice(1)))
     if isinstance(rule, CreditRule):
         check_rule(rule, seen.states, seen.logits)
     _check_choices(seen.logits, y)
