@@ -357,7 +357,7 @@ def parameter_parts(network: Network, x: Any) -> Parts:
         return cut[-1]
 
     with grading(), evaluating(network.module):
-        logits = network.trace(x, at).logits
+        logits = network.trace(copied(x), at).logits
         reached = torch.autograd.grad(logits.sum(), trainable, allow_unused=True)
     used = {id(p) for p, g in zip(trainable, reached, strict=True) if g is not None}
     return Parts(

@@ -184,8 +184,8 @@ class Network(ABC):
     def run(self, x: Any, at: Boundary) -> Tensor:
         """The logits of ``x``, passing every state h_l through ``at(l, h_l)`` on its way.
 
-        A module that is not ``Staged`` is given a copy of ``x``, and what ``at`` returns goes on as a
-        copy, so a forward that writes into what it gets changes neither.
+        A module that is not ``Staged`` is given a copy of ``x``, and what ``at`` returns goes on as
+        a copy, so a forward that writes into what it gets changes neither.
         """
 
     def block(self, x: Any, index: int, h: Tensor) -> Tensor:
