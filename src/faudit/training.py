@@ -24,7 +24,7 @@ from faudit.networks.scene import (
     mean_loss,
     scene,
 )
-from faudit.networks.values import marks
+from faudit.networks.values import copied, marks
 from faudit.networks.view import Network, evaluating
 from faudit.recipe import Training
 from faudit.recorded import Recorded, Report
