@@ -66,6 +66,7 @@ def test_help_is_quick_and_does_not_import_torch() -> None:
         (["measure"], "name at least one bundle"),
         (["reproduce"], "name what to reproduce"),
         (["reproduce", "t9"], "t9"),
+        (["reproduce", "--status", "--results", str(RESULTS), "t11"], "did you mean 't1'"),
         (["reproduce", "--rerun", "t1-bp-acuracy"], "did you mean 't1-bp-accuracy'"),
         (["report", "nowhere"], "there is no folder nowhere"),
         (["card", "nowhere"], "nowhere is not a bundle"),
@@ -198,6 +199,13 @@ def test_a_place_that_cannot_be_written_is_named(
     told = capsys.readouterr().err
     assert str(tmp_path / "file" / "x") in told
     assert told.count("\n") == 1
+
+
+def test_a_status_can_be_asked_for_by_study(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["reproduce", "--status", "t4", "t6", "--results", str(RESULTS), "--json"]
+    assert cli.main(line) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {row["id"].partition("-")[0] for row in told["rows"]} == {"t4", "t6"}
 
 
 def test_a_reader_who_leaves_early_is_no_error() -> None:

@@ -258,13 +258,13 @@ def reproduce(
 ) -> int:
     """Hold the papers' published numbers against ours.
 
-    The names are t1 f3 f4 t2 f6 t3 t4 t5 t6 v1 v2 v3 v4 x1, or all. Runs need the real data and
+    The names are t1 f3 f4 t2 f6 t3 t4 t5 t6 v1 v2 v3 v4 v5 x1, or all. Runs need the real data and
     take hours; `--status` prints what is known and needs neither.
 
     Parameters
     ----------
     names
-        The tables and figures whose runs are to be made.
+        The tables and figures whose runs are to be made, or whose status is asked for.
     status
         Only read the committed results.
     rerun
@@ -284,7 +284,7 @@ def reproduce(
     if rerun is not None:
         return _rerun(rerun, store, results, voice, variant=variant, device=device, **options)
     if status:
-        found = ledger.status(results)
+        found = ledger.status(results, claims=ledger.claims_of(names or ["all"]))
     elif names:
         found = ledger.reproduce(names, store, variants=(variant,), device=device, **options)
     else:

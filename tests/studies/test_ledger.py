@@ -24,6 +24,7 @@ from faudit.studies.ledger import (
     SAME_VERDICT,
     Row,
     again,
+    claims_of,
     decision_tables,
     ledger,
     near,
@@ -115,6 +116,14 @@ def test_every_claim_is_decided_when_all_runs_are_there() -> None:
 
 def test_every_quantity_has_a_text() -> None:
     assert PER_RUN.keys() <= TEXTS.keys()
+
+
+def test_every_claim_belongs_to_a_study_that_can_be_asked_for() -> None:
+    studies = [claims_of([name]) for name in audits.PUBLISHED]
+    assert all(studies)
+    assert {c.id for found in studies for c in found} == {c.id for c in CLAIMS}
+    with pytest.raises(FauditError, match="did you mean 't1'"):
+        claims_of(["t11"])
 
 
 def test_an_unknown_quantity_or_claim_is_refused_with_a_near_match() -> None:
@@ -531,7 +540,7 @@ def test_reproduce_asks_for_the_runs_of_the_named_studies(
     monkeypatch.setattr(Inline, "work", lambda self, store, digests, look: asked.extend(digests))
     found = reproduce(["t4"], tmp_path, engine=Inline(), show=Silent())
     assert len(asked) == 12
-    assert {r.claim.id for r in found.rows} == {"t4-dfa-d256", "t4-fa-d512"}
+    assert {r.claim.id for r in found.rows} == {c.id for c in CLAIMS if c.id.startswith("t4-")}
     assert {r.standing for r in found.rows} == {NOT_RUN}
 
 

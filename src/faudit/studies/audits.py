@@ -280,6 +280,14 @@ def v4(variant: str = "paper") -> list[Recipe]:
 
 
 def x1(variant: str = "paper") -> list[Recipe]:
+def v5(variant: str = "paper") -> list[Recipe]:
+    """The drafts' pitfalls, where they print numbers: whose feedback, which aggregate, which layer.
+
+    The others need no trained network, and ``faudit.pitfalls`` reproduces them.
+    """
+    return recipes([Arm("d256", "dfa", seeds=(42,)), *arms("vit", "dfa", frozen=False)], variant)
+
+
     """The ladder (only the last k blocks learn), and the controls without labels or skips."""
     ends = [Arm("d256-30", rule, blocks=k) for k in (0, None) for rule in ("bp", "dfa", "fa")]
     between = [Arm("d256-30", rule, blocks=k) for k in (1, 2, 3) for rule in ("bp", "dfa")]
@@ -288,7 +296,7 @@ def x1(variant: str = "paper") -> list[Recipe]:
 
 
 PUBLISHED: dict[str, Callable[[str], list[Recipe]]] = {
-    study.__name__: study for study in (t1, f3, f4, t2, f6, t3, t4, t5, t6, v1, v2, v3, v4, x1)
+    study.__name__: study for study in (t1, f3, f4, t2, f6, t3, t4, t5, t6, v1, v2, v3, v4, v5, x1)
 }
 """The studies behind the ledger of published claims."""
 

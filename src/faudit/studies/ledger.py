@@ -13,7 +13,7 @@ from statistics import fmean, stdev
 from typing import Any, Literal, Protocol, cast
 
 from faudit.bundle import Bundle, Outcome
-from faudit.errors import FauditError
+from faudit.errors import FauditError, unknown
 from faudit.protocol import PAPER, DecisionTable
 from faudit.recipe import Recipe
 from faudit.studies import audits, study
@@ -235,8 +235,19 @@ def reproduce(
     names = list(names)
     wanted = [audits.on(device, r) for v in variants for r in audits.published(names, v)]
     made = study.train(wanted, store, engine=engine, show=show)
-    chosen = [c for c in CLAIMS if "all" in names or c.study in names]
-    return ledger(made.store, claims=chosen, variants=variants)
+    return ledger(made.store, claims=claims_of(names), variants=variants)
+
+
+def claims_of(names: Iterable[str]) -> list[Claim]:
+    """The claims of some studies, or of "all".
+
+    >>> [claim.id for claim in claims_of(["t4"])][0]
+    't4-dfa-d256'
+    """
+    asked = set(names)
+    if strange := sorted(asked - {"all", *audits.PUBLISHED}):
+        raise FauditError(unknown("study", strange[0], (*audits.PUBLISHED, "all")))
+    return [claim for claim in CLAIMS if "all" in asked or claim.study in asked]
 
 
 def status(
