@@ -314,6 +314,61 @@ def test_one_run_that_broke_is_not_left_out_of_the_mean(id: str) -> None:
     assert "1 of 3 runs leave it undefined" in found.reason
 
 
+@pytest.mark.parametrize("id", ["t3-order-accuracy", "v4-d1-gap", "v4-d1-robust"])
+def test_runs_that_speak_together_do_not_leave_out_one_that_broke(id: str) -> None:
+    numbers = {"bp": 1.0, "ep": 11.0, "fa": 1.0, "dfa": 694.0, "cb": 800.0, "sb": 9000.0}
+    source: dict[Recipe, Bundle] = {}
+    for arm in find(id).arms:
+        best = 0.6 if arm.rule == "sb" else 0.4
+        source |= only(arm, accuracy=best, growth=(1.0, 1.0, 1.0, numbers[arm.rule]))
+    assert row(id, source).standing == REPRODUCED
+    first = find(id).arms[0].recipes()[0]
+    broken = outcome(first, 0.0).replace(
+        status="failed", reason="non-finite", accuracy=None, correct="", tests=0
+    )
+    source[first] = replace(source[first], outcome=broken)
+    found = row(id, source)
+    assert found.standing == NOT_REPRODUCED
+    assert "undefined" in found.reason
+
+
+def test_a_ranking_by_a_number_without_a_meaning_is_undefined() -> None:
+    source: dict[Recipe, Bundle] = {}
+    for arm in find("t3-order-nudging").arms:
+        source |= only(arm, nudging=(-2e-3 if arm.rule == "sb" else -1e-4,) * 5)
+    assert row("t3-order-nudging", source).standing == REPRODUCED
+    first = find("t3-order-nudging").arms[0].recipes()[0]
+    source[first] = bundle(first, nudging=(nan,) * 5)
+    assert row("t3-order-nudging", source).standing == NOT_REPRODUCED
+
+
+@pytest.mark.parametrize(
+    ("id", "fitted"),
+    [
+        ("t3-fa-cosine", True),  # the same number as f6-fa-1e-2-cosine
+        ("f6-dfa-gain", True),  # a difference of two that were scored
+        ("f6-dfa-1e-2-margin", True),
+        ("t3-order-cosine", True),
+        ("f6-null-trained", True),
+        ("t3-order-nudging", False),  # the search did not see FA's and DFA's
+        ("f6-bp-cost", False),
+        ("f4-dfa-accuracy-100", False),
+    ],
+)
+def test_what_is_made_of_numbers_the_search_has_seen_is_no_surprise(id: str, fitted: bool) -> None:
+    found = ledger(Everything(), claims=[find(id)], variants=["paper", "plain"])
+    assert [r.fitted for r in found.rows] == [fitted, False]
+    assert found.rows[0].telling is not fitted
+
+
+@pytest.mark.parametrize(
+    "id", ["f6-null-fresh", "v5-fresh-feedback", "v2-control-bp", "v2-control-random"]
+)
+def test_a_control_could_not_have_come_out_otherwise(id: str) -> None:
+    assert find(id).certain
+    assert find(id).note
+
+
 def test_what_could_not_fail_or_chose_the_recipe_is_set_apart() -> None:
     found = ledger(Everything())
     assert not found.row("f3-fa-cosine-L").telling
@@ -349,6 +404,41 @@ def test_the_order_in_which_checks_fire(grown: float, collapsed: float, told: st
     found = row("f4-dfa-order", {recipe: replace(bundle(recipe), history=made)}).ours
     assert found is not None
     assert found.word == told
+
+
+def test_who_comes_back_above_the_clamp_did_not_stay_below_it() -> None:
+    arm = find("f4-dfa-clamped-by").arms[0]
+
+    def collapsed(*epochs: int) -> Row:
+        def size(epoch: int) -> list[float]:
+            return [1.0] * 4 + [1e-6 if epoch in epochs else 1.0]
+
+        source = {r: replace(bundle(r), history=history(r, 4, reference_norm=size)) for r in runs}
+        return row("f4-dfa-clamped-by", source)
+
+    runs = arm.recipes()
+    last = runs[0].training.epochs
+    assert collapsed(*range(20, last + 1)).standing == REPRODUCED
+    assert collapsed(*range(21, last + 1)).standing == SAME_VERDICT
+    assert collapsed(*range(4, last)).standing == NOT_REPRODUCED
+
+
+def test_an_accuracy_on_the_way_is_held_against_frozen_blocks_as_it_then_was() -> None:
+    claim = find("f4-dfa-accuracy-4")
+    assert claim.line is not None
+    source = only(claim.arms[0], accuracy=0.9)
+    for recipe in claim.arms[0].recipes():
+        early = history(recipe, 4, accuracy=lambda e: 0.36 if e == 4 else 0.9)
+        source[recipe] = replace(source[recipe], history=early)
+    assert row("f4-dfa-accuracy-4", source).standing == SAME_VERDICT
+
+
+def test_an_undefined_aggregate_leaves_the_extremes_undefined() -> None:
+    arm = find("v5-aggregate-low").arms[0]
+    for ways in ({"a": nan, "b": -0.03}, {"b": -0.03, "a": nan}):
+        why = {"a": "no direction"}
+        source = only(arm, cosine_aggregates=ways, undefined=why)
+        assert row("v5-aggregate-low", source).standing == NOT_REPRODUCED
 
 
 def test_an_undefined_layer_leaves_the_mean_undefined() -> None:
@@ -392,6 +482,17 @@ def test_the_published_numbers_give_the_published_decisions() -> None:
     found = ledger(source, variants=["paper"])
     decided = [r for r in found.rows if r.claim.study in ("t4", "t5")]
     assert {r.standing for r in decided} == {REPRODUCED}
+
+
+def test_a_decision_must_be_the_same_for_every_seed() -> None:
+    source = as_published("d512", "fa")
+    assert row("t5-fa-d512", source).standing == REPRODUCED
+    one = find("t5-fa-d512").arms[0].recipes()[0]
+    source[one] = replace(source[one], outcome=outcome(one, 0.375))
+    found = row("t5-fa-d512", source)
+    assert found.standing == NOT_REPRODUCED
+    assert found.ours is not None
+    assert found.ours.word.startswith("pass pass pass fail in 2 of 3")
 
 
 def test_without_runs_the_decisions_are_open() -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from math import isfinite, isnan, log10
+from math import isfinite, isnan, log10, nan
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal, Protocol, cast
@@ -23,6 +23,7 @@ from faudit.studies.claims import (
     DECIDED,
     FITTED,
     SEARCH_CLAIMS,
+    SEARCHED_AT,
     Claim,
     Line,
     Tiers,
@@ -52,7 +53,6 @@ DEVICES = ("cpu", "cuda")
 FARTHEST = 10.0
 """Tolerances up to which a distance counts, so that one number that ran away is not all."""
 
-SEARCHED_AT = "d256-30"
 NEAR_PERCENT, NEAR_COSINE, NEAR_DECADES, NEAR_FACTOR = 0.02, 0.05, 1.0, 2.0
 
 
@@ -370,8 +370,11 @@ def _outcome(own: Bundle | None, frozen: Bundle | None) -> Outcome | None:
 
 
 def _values(claim: Claim, quantity: Quantity, held: list[list[Held]]) -> list[float | str]:
-    if quantity.name in OF_ARMS:
-        found: list[Number] = [OF_ARMS[quantity.name](held, quantity)]
+    found: list[Number]
+    if _is_joint(claim, quantity) and any(not r.bundle.outcome.done for runs in held for r in runs):
+        found = [nan]  # what all runs say together is not said by the others alone
+    elif quantity.name in OF_ARMS:
+        found = [OF_ARMS[quantity.name](held, quantity)]
     elif claim.kind == "ranking":
         found = [_order(claim, [_mean(runs, quantity) for runs in held])]
     elif claim.minus is not None and quantity is claim.quantity:
@@ -389,17 +392,20 @@ def _differences(runs: list[Held], minus: list[Held], quantity: Quantity) -> lis
 
 
 def _mean(runs: list[Held], quantity: Quantity) -> float | None:
-    found = [v for run in runs if isinstance(v := value(run, quantity), float) and not isnan(v)]
+    """The mean of an arm; NaN where a run has no such number, which is then not left out."""
+    found = [v for run in runs if isinstance(v := value(run, quantity), float)]
     return fmean(found) if found else None
 
 
-def _order(claim: Claim, means: list[float | None]) -> str | None:
-    """The arms' names from best to worst."""
+def _order(claim: Claim, means: list[float | None]) -> Number:
+    """The arms' names from best to worst; undefined where an arm's mean is."""
     known = [
         (name, mean) for name, mean in zip(names(claim), means, strict=True) if mean is not None
     ]
     if len(known) < len(means):
         return None
+    if any(isnan(mean) for _, mean in known):
+        return nan
     ranked = sorted(known, key=lambda pair: pair[1], reverse=not claim.lowest_first)
     return " > ".join(name for name, _ in ranked)
 

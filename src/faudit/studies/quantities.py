@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import exp, inf, isfinite, log, nan
 from statistics import fmean
 from typing import Any
@@ -38,7 +39,7 @@ class Quantity:
         batch: the reduction of ||g||: a mean loss over so many samples.
         epoch: the epoch it is read at; after training if None.
         of: the check, the control or the strategy it is about.
-        limit: the value that ``first below`` waits for.
+        limit: the value that ``below from`` waits for.
 
     >>> str(Quantity("reference norm", batch=1024, epoch=4))
     '||g_L|| at a mean loss over 1024 samples, epoch 4'
@@ -155,8 +156,9 @@ def _signs(run: Held, wanted: Quantity) -> Number:
 
 def _aggregate(pick: Callable[[Iterable[float]], float]) -> Callable[[Held, Quantity], Number]:
     def of(run: Held, wanted: Quantity) -> Number:
-        found = run.bundle.evidence.cosine_aggregates if run.bundle.evidence else {}
-        return pick(found.values()) if found else nan
+        found = run.bundle.evidence.cosine_aggregates.values() if run.bundle.evidence else ()
+        known = all(value == value for value in found)  # min and max of NaN depend on the order
+        return pick(found) if found and known else nan
 
     return of
 
@@ -171,8 +173,8 @@ def _accuracy(run: Held, wanted: Quantity) -> Number:
 
 
 def _margin(run: Held, wanted: Quantity) -> Number:
-    own, frozen = run.bundle.outcome.accuracy, run.frozen.accuracy if run.frozen else None
-    return None if own is None or frozen is None else own - frozen
+    own, frozen = _accuracy(run, wanted), run.frozen.accuracy if run.frozen else None
+    return own - frozen if isinstance(own, float) and frozen is not None else None
 
 
 def _loss_change(run: Held, wanted: Quantity) -> Number:
@@ -212,10 +214,11 @@ def _saved(run: Held, wanted: Quantity) -> Number:
     return 0.0 if found is None else found
 
 
-def _first_below(run: Held, wanted: Quantity) -> Number:
+def _below_from(run: Held, wanted: Quantity) -> Number:
+    """The first epoch of the last stretch below the limit; one that ends is no stay."""
     measured = [r for r in run.bundle.history_at(wanted.batch) if "reference_norm" in r]
-    below = (r["epoch"] for r in measured if r["reference_norm"][-1] < wanted.limit)
-    return float(next(below, inf))
+    below = takewhile(lambda r: r["reference_norm"][-1] < wanted.limit, reversed(measured))
+    return float(min((r["epoch"] for r in below), default=inf))
 
 
 def _verdict(run: Held, wanted: Quantity) -> Number:
@@ -234,10 +237,25 @@ def _flag(run: Held, wanted: Quantity) -> Number:
 
 def _trust(run: Held, wanted: Quantity) -> Number:
     """The drafts' word for a method: it is walked back where (a) or (b) flags."""
-    codes = {"D1": "(a)", "D2": "(b)"}
     verdict = judge_bundle(run.bundle).verdict
-    flagged = [told for code, told in codes.items() if verdict.finding(code).flagged]
-    return "walked back" if flagged else "trusted"
+    states = {verdict.finding(code).state for code in ("D1", "D2")}
+    return "walked back" if "flagged" in states else "trusted" if states == {"ok"} else "open"
+
+
+def _decided_by(strategies: Sequence[str]) -> Callable[[Held, Quantity], Number]:
+    def of(run: Held, wanted: Quantity) -> Number:
+        found = decisions([run], strategies)
+        return None if "open" in found else found
+
+    return of
+
+
+def _margins(run: Held, wanted: Quantity) -> Number:
+    margin = case("", [run]).margin
+    if margin is None:
+        return None
+    words = {True: "flagged", False: "ok", None: "open"}
+    return ", ".join(words[Thresholds(margin=limit).idles(margin)] for limit in (0.02, 0.01))
 
 
 PER_RUN: dict[str, Callable[[Held, Quantity], Number]] = {
@@ -262,7 +280,7 @@ PER_RUN: dict[str, Callable[[Held, Quantity], Number]] = {
     "control": _control,
     "null": _null,
     "first epoch": _first_epoch,
-    "first below": _first_below,
+    "below from": _below_from,
     "fires": _fires,
     "fires in order": _order,
     "saved": _saved,
@@ -270,8 +288,14 @@ PER_RUN: dict[str, Callable[[Held, Quantity], Number]] = {
     "outcome": _outcome,
     "flag": _flag,
     "trust": _trust,
+    "decisions": _decided_by(PAPER),
+    "draft decisions": _decided_by(DRAFT),
+    "margins": _margins,
 }
-WORDS = ("fires", "fires in order", "verdict", "outcome", "flag", "trust", "aggregate signs")
+WORDS = (
+    *("fires", "fires in order", "verdict", "outcome", "flag", "trust", "aggregate signs"),
+    *("decisions", "draft decisions", "margins"),
+)
 """The quantities that are words."""
 
 TEXTS = {
@@ -298,7 +322,7 @@ TEXTS = {
     "control": "perturbation correlation of the control {of!r}, mean over h_1..h_L",
     "null": "fresh-feedback null: {of}",
     "first epoch": "first epoch at which {of} fires (||g_L|| over {batch} samples)",
-    "first below": "first epoch with ||g_L|| below {limit:g} (over {batch} samples)",
+    "below from": "epoch from which ||g_L|| stays below {limit:g} (over {batch} samples)",
     "fires": "whether D1 or D2 ever fires while training (||g_L|| over {batch} samples)",
     "fires in order": "D1 and D2 as they first fire (||g_L|| over {batch} samples)",
     "saved": "training saved by stopping when {of} fires (||g_L|| over {batch} samples)",
@@ -309,6 +333,8 @@ TEXTS = {
     "decisions": "S0, S1, S2, S3",
     "draft decisions": "S0, S1, +(a), +(b), +(c), +(d), full",
     "gap": "{of}: factor between the nearest healthy and failing run",
+    "nearest healthy": "{of}: the healthy run that is nearest to a failing one",
+    "nearest failing": "{of}: the failing run that is nearest to a healthy one",
     "robust": "{of}: cases whose flag changes within 50 % of the threshold",
     "margins": "D3 at 2 pp and at 1 pp",
 }
@@ -355,14 +381,6 @@ def decisions(runs: Sequence[Held], strategies: Sequence[str] = PAPER) -> str:
     return " ".join(words[STRATEGIES[s].walks_back(seen, Thresholds())] for s in strategies)
 
 
-def _decided_by(strategies: Sequence[str]) -> Callable[[Arms, Quantity], Number]:
-    def of(arms: Arms, wanted: Quantity) -> Number:
-        found = decisions(arms[0], strategies)
-        return None if "open" in found else found
-
-    return of
-
-
 def _early_cosine(pick: Callable[[Iterable[float]], float]) -> Callable[[Arms, Quantity], Number]:
     """One of the cosines behind the embedding after epochs 1 and 2, over all seeds."""
 
@@ -388,24 +406,25 @@ def _gap(arms: Arms, wanted: Quantity) -> Number:
     return threshold_sensitivity(_audited(arms))[wanted.of].gap
 
 
+def _nearest(*, healthy: bool) -> Callable[[Arms, Quantity], Number]:
+    """The healthy run that is nearest to a failing one, or the other way round."""
+
+    def of(arms: Arms, wanted: Quantity) -> Number:
+        found = threshold_sensitivity(_audited(arms))[wanted.of]
+        return found.healthy_extreme if healthy else found.failing_extreme
+
+    return of
+
+
 def _robust(arms: Arms, wanted: Quantity) -> Number:
     return ", ".join(threshold_sensitivity(_audited(arms))[wanted.of].changed) or "none"
 
 
-def _margins(arms: Arms, wanted: Quantity) -> Number:
-    margin = case("", arms[0]).margin
-    if margin is None:
-        return None
-    words = {True: "flagged", False: "ok", None: "open"}
-    return ", ".join(words[Thresholds(margin=limit).idles(margin)] for limit in (0.02, 0.01))
-
-
 OF_ARMS: dict[str, Callable[[Arms, Quantity], Number]] = {
-    "decisions": _decided_by(PAPER),
-    "draft decisions": _decided_by(DRAFT),
     "lowest early cosine": _early_cosine(min),
     "highest early cosine": _early_cosine(max),
     "gap": _gap,
+    "nearest healthy": _nearest(healthy=True),
+    "nearest failing": _nearest(healthy=False),
     "robust": _robust,
-    "margins": _margins,
 }
