@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from faudit.bundle import pack_correct
 from faudit.errors import FauditError
 from faudit.report.ledger import totals_table
 from faudit.report.quotes import (
@@ -16,8 +20,10 @@ from faudit.report.quotes import (
     quotes,
     write_ledger,
 )
-from faudit.studies.claims import CLAIMS
-from faudit.studies.ledger import ledger, status
+from faudit.studies.audits import on
+from faudit.studies.claims import CLAIMS, find
+from faudit.studies.ledger import DEVICES, ledger, status
+from faudit.studies.results import Results, written
 from faudit.studies.store import Store
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +82,32 @@ def test_every_claim_and_every_count_can_be_quoted() -> None:
         assert quoted[f"ours: {claim.id} plain"]
     counts = ("reproduced", "same-verdict", "not-reproduced", "not-run")
     assert sum(int(quoted[f"told: {name} paper"]) for name in counts) == len(found.of("paper"))
+
+
+@pytest.mark.skipif(not RESULTS.is_dir(), reason="an installed package")
+def test_a_run_that_changes_is_seen_in_all_that_quotes_it(tmp_path: Path) -> None:
+    folder, before = tmp_path / "results", quotes(RESULTS)
+    shutil.copytree(RESULTS, folder)
+    results, arm = Results(folder), find("t6-bp-accuracy").arms[0]
+    there = (on(device, recipe) for recipe in arm.recipes() for device in DEVICES)
+    made = results[next(recipe for recipe in there if recipe in results)]
+    worse = made.outcome.replace(accuracy=0.0, correct=pack_correct([False] * made.outcome.tests))
+    changed = replace(made, outcome=worse, history=made.history)
+    results.path(made.recipe).write_text(written(changed), encoding="utf-8")
+    after = quotes(folder)
+    moved = {name for name in before if before[name] != after[name]}
+    assert {"totals", "not reproduced", "ours: t6-bp-accuracy", "ours: t6-bp-margin"} <= moved
+    assert not {name for name in moved if name.startswith(("published:", "ours: t1-"))}
+    page = tmp_path / "page.md"
+    page.write_text(fill((RESULTS / "README.md").read_text(encoding="utf-8"), before))
+    assert fill_document(page, folder), "the page is stale"
+
+
+@pytest.mark.skipif(not RESULTS.is_dir(), reason="an installed package")
+def test_no_measured_number_on_the_page_of_results_was_typed() -> None:
+    text = (RESULTS / "README.md").read_text(encoding="utf-8")
+    by_hand = re.sub(r"<!-- results: .*?<!-- end -->|<!-- \w+: .*?<!-- / -->", "", text, flags=re.S)
+    assert not re.findall(r"[^\n]*(?:\d\.\d|\de-\d|\d ?%|\d ?pp\b)[^\n]*", by_hand)
 
 
 @pytest.mark.skipif(not RESULTS.is_dir(), reason="an installed package")

@@ -511,6 +511,8 @@ def test_gaps_and_robustness_are_those_of_the_runs() -> None:
     assert found.ours is not None
     assert found.ours.mean == pytest.approx(694 / 11)
     assert row("v4-d1-robust", source).standing == REPRODUCED
+    extremes = [row(f"v4-d1-{kind}", source).ours for kind in ("healthy", "failing")]
+    assert [ours.mean for ours in extremes if ours] == pytest.approx([11.0, 694.0])
     near_it = find("v4-d1-gap").arms[1]
     source |= only(near_it, growth=(1.0, 1.0, 1.0, 40.0))
     assert row("v4-d1-robust", source).standing == NOT_REPRODUCED
@@ -527,6 +529,19 @@ def test_the_drafts_word_comes_from_a_and_b_alone() -> None:
     assert row("v1-ep-trust", only(ep, accuracy=0.316)).standing == REPRODUCED
     exploded = only(ep, accuracy=0.316, growth=(1.0, 1.0, 1.0, 60.0))
     assert row("v1-ep-trust", exploded).standing == NOT_REPRODUCED
+    unmeasured = only(ep, accuracy=0.316, growth=())
+    assert row("v1-ep-trust", unmeasured).standing == NOT_REPRODUCED
+
+
+def test_a_dose_response_ranks_the_penalties() -> None:
+    def under(*sizes: float) -> str:
+        source: dict[Recipe, Bundle] = {}
+        for arm, size in zip(find("f6-dfa-order-h").arms, sizes, strict=True):
+            source |= only(arm, state_norm=(size,) * 5)
+        return row("f6-dfa-order-h", source).standing
+
+    assert under(4e8, 2.3e4, 1e4) == REPRODUCED
+    assert under(4e8, 2.4e4, 4e4) == NOT_REPRODUCED
 
 
 # -- the search -----------------------------------------------------------------------------------

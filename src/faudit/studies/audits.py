@@ -218,7 +218,8 @@ def t2(variant: str = "paper") -> list[Recipe]:
     """Table 2 and Figure 5: which architectures keep scale and reference."""
     places = ("d256", "no-ln", "vit", "student")
     found = [arm for place in places for arm in arms(place, "dfa", "fa")]
-    return recipes([*found, Arm("student", "bp"), Arm("vit", "bp", blocks=0)], variant)
+    others = [Arm("student", "bp"), Arm("no-ln", "bp"), Arm("vit", "bp", blocks=0)]
+    return recipes([*found, *others], variant)
 
 
 def f6(variant: str = "paper") -> list[Recipe]:
@@ -279,7 +280,6 @@ def v4(variant: str = "paper") -> list[Recipe]:
     return recipes([*five, *arms("d256-30", "dfa", penalty=1e-2)], variant)
 
 
-def x1(variant: str = "paper") -> list[Recipe]:
 def v5(variant: str = "paper") -> list[Recipe]:
     """The drafts' pitfalls, where they print numbers: whose feedback, which aggregate, which layer.
 
@@ -288,6 +288,7 @@ def v5(variant: str = "paper") -> list[Recipe]:
     return recipes([Arm("d256", "dfa", seeds=(42,)), *arms("vit", "dfa", frozen=False)], variant)
 
 
+def x1(variant: str = "paper") -> list[Recipe]:
     """The ladder (only the last k blocks learn), and the controls without labels or skips."""
     ends = [Arm("d256-30", rule, blocks=k) for k in (0, None) for rule in ("bp", "dfa", "fa")]
     between = [Arm("d256-30", rule, blocks=k) for k in (1, 2, 3) for rule in ("bp", "dfa")]

@@ -411,13 +411,15 @@ def _order(claim: Claim, means: list[float | None]) -> Number:
 
 
 def names(claim: Claim) -> list[str]:
-    """What tells a ranking's arms apart: the rule, or how many blocks learn.
+    """What tells a ranking's arms apart: the rule, the penalty, or how many blocks learn.
 
-    >>> names(find("t3-order-cosine"))
-    ['SB', 'FA', 'CB', 'DFA']
+    >>> names(find("t3-order-cosine")), names(find("f6-dfa-order-h"))
+    (['SB', 'FA', 'CB', 'DFA'], ['λ 0', 'λ 0.0001', 'λ 0.01'])
     """
     if len({arm.rule for arm in claim.arms}) > 1:
         return [arm.rule.upper() for arm in claim.arms]
+    if len({arm.penalty for arm in claim.arms}) > 1:
+        return [f"λ {arm.penalty:g}" for arm in claim.arms]
     return ["all" if arm.blocks is None else str(arm.blocks) for arm in claim.arms]
 
 
