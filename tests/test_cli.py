@@ -208,6 +208,16 @@ def test_a_status_can_be_asked_for_by_study(capsys: pytest.CaptureFixture[str]) 
     assert {row["id"].partition("-")[0] for row in told["rows"]} == {"t4", "t6"}
 
 
+def test_a_status_sets_the_decision_tables_beside_the_published_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for names, there in ((["t5"], True), (["t6"], False), ([], True)):
+        assert cli.main(["reproduce", "--status", *names, "--results", str(RESULTS)]) == 0
+        told = capsys.readouterr().out
+        assert ("Decision utility, published / ours" in told) is there
+        assert ("pass / pass" in told) is there
+
+
 def test_a_reader_who_leaves_early_is_no_error() -> None:
     command = f"{sys.executable} -m faudit.cli card --schema | head -c 1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True,

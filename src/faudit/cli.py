@@ -278,6 +278,7 @@ def reproduce(
     """
     from faudit.report import ledger as told
     from faudit.studies import ledger
+    from faudit.studies.results import Results
 
     board = _board(voice)
     options: dict[str, Any] = {"engine": _engine("local", slots), "show": board}
@@ -292,7 +293,11 @@ def reproduce(
     if voice.as_json:
         print(_json(found.to_dict()))
     else:
-        for table in () if voice.quiet else (told.ledger_table(found),):
+        tables = [told.ledger_table(found)]
+        if status and {"all", "t4", "t5"}.intersection(names or ["all"]):
+            pair = ledger.decision_tables(Results(results), variant)
+            tables.append(told.decisions_table(*pair))
+        for table in () if voice.quiet else tables:
             _print(table)
             print()
         _print(told.totals_table(found))

@@ -22,9 +22,10 @@ from faudit.report.quotes import (
 )
 from faudit.studies.audits import on
 from faudit.studies.claims import CLAIMS, find
-from faudit.studies.ledger import DEVICES, ledger, status
+from faudit.studies.ledger import DEVICES, ledger, search, status
 from faudit.studies.results import Results, written
 from faudit.studies.store import Store
+from faudit.studies.variants import CHOSEN, SEARCH
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -82,6 +83,15 @@ def test_every_claim_and_every_count_can_be_quoted() -> None:
         assert quoted[f"ours: {claim.id} plain"]
     counts = ("reproduced", "same-verdict", "not-reproduced", "not-run")
     assert sum(int(quoted[f"told: {name} paper"]) for name in counts) == len(found.of("paper"))
+
+
+@pytest.mark.skipif(not RESULTS.is_dir(), reason="an installed package")
+@pytest.mark.parametrize("stage", SEARCH)
+def test_the_recipe_is_the_one_on_top_of_the_committed_search(stage: str) -> None:
+    ranked = search(Results(RESULTS), stage)
+    chosen = next(candidate for candidate in ranked if candidate.name == CHOSEN[stage])
+    assert chosen.run
+    assert (chosen.met, chosen.miss) == (ranked[0].met, ranked[0].miss)
 
 
 @pytest.mark.skipif(not RESULTS.is_dir(), reason="an installed package")
