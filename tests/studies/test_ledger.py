@@ -14,7 +14,18 @@ from faudit.errors import FauditError
 from faudit.recipe import Data, Named, Recipe
 from faudit.studies import audits
 from faudit.studies.audits import Arm, Setting
-from faudit.studies.claims import CLAIMS, FITTED, RULES, Claim, Line, accuracy, find, margin, word
+from faudit.studies.claims import (
+    CLAIMS,
+    FITTED,
+    REPEATED,
+    RULES,
+    Claim,
+    Line,
+    accuracy,
+    find,
+    margin,
+    word,
+)
 from faudit.studies.engines import Inline
 from faudit.studies.ledger import (
     FARTHEST,
@@ -116,6 +127,11 @@ def test_every_claim_is_decided_when_all_runs_are_there() -> None:
 
 def test_every_quantity_has_a_text() -> None:
     assert PER_RUN.keys() <= TEXTS.keys()
+
+
+def test_what_is_said_twice_is_known() -> None:
+    assert {"t5-dfa-d256", "t5-fa-d512", "t3-fa-accuracy", "v1-dfa-accuracy"} <= REPEATED
+    assert not {"t4-dfa-d256", "v3-dfa-without", "t1-fa-accuracy-fixed"} & REPEATED
 
 
 def test_every_claim_belongs_to_a_study_that_can_be_asked_for() -> None:

@@ -24,6 +24,7 @@ from faudit.report.ledger import (
 from faudit.report.tables import BRIEF, verdict_table
 from faudit.studies.audits import first, on
 from faudit.studies.audits import published as published_runs
+from faudit.studies.claims import REPEATED
 from faudit.studies.ledger import (
     DEVICES,
     NOT_REPRODUCED,
@@ -112,6 +113,7 @@ def quotes(folder: str | os.PathLike[str]) -> dict[str, str]:
         "told: runs": str(len(results)),
         "told: deciding": str(len(_deciding(results))),
         "told: claims": str(len(ledger.of("paper"))),
+        "told: repeated": str(len(REPEATED)),
         "told: origins": _origins(results),
         "told: chosen": ", ".join(f"`{stage}/{name}`" for stage, name in CHOSEN.items()),
     }

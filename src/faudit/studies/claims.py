@@ -744,6 +744,19 @@ def _all() -> Iterator[Claim]:
 CLAIMS: tuple[Claim, ...] = tuple(_all())
 """Every claim of the ledger, in the order of the sources."""
 
+
+def _repeated() -> Iterator[str]:
+    seen = set()
+    for claim in CLAIMS:
+        said = (claim.quantity, claim.arms, claim.minus, claim.bound, claim.published)
+        if said in seen:
+            yield claim.id
+        seen.add(said)
+
+
+REPEATED = frozenset(_repeated())
+"""The claims that say again what one before them says of the same runs."""
+
 SEARCH_CLAIMS: dict[str, tuple[str, ...]] = {
     "local": (
         *(f"f6-{rule}-0-{of}" for rule in ("dfa", "fa") for of in ("accuracy", "cosine", "h", "g")),
