@@ -457,6 +457,30 @@ def test_an_undefined_aggregate_leaves_the_extremes_undefined() -> None:
         assert row("v5-aggregate-low", source).standing == NOT_REPRODUCED
 
 
+@pytest.mark.parametrize("sizes", [(nan, 1.0, 1.0, 237.0), (237.0, 1.0, 1.0, nan)])
+def test_an_undefined_growth_leaves_the_largest_undefined(sizes: tuple[float, ...]) -> None:
+    source = only(find("v1-dfa-growth").arms[0], growth=sizes)
+    assert row("v1-dfa-growth", source).standing == NOT_REPRODUCED
+
+
+def test_the_early_cosines_are_those_of_every_seed() -> None:
+    arm = find("v2-early-highest").arms[0]
+    source = only(arm)
+    for place, recipe in enumerate(arm.recipes()):
+        high = 0.03 if place else 0.01
+        early = history(recipe, 4, cosine=[0.9, high, nan if place == 2 else 0.0, -0.02, -0.03])
+        source[recipe] = replace(source[recipe], history=early)
+    assert row("v2-early-highest", source).standing == NOT_REPRODUCED
+    last = arm.recipes()[2]
+    source[last] = replace(source[last], history=history(last, 4, cosine=[0.9, 0.0, 0, 0, 0]))
+    found = row("v2-early-highest", source)
+    assert found.standing == REPRODUCED
+    assert found.ours is not None
+    assert found.ours.mean == 0.03
+    source[last] = replace(source[last], history=())
+    assert row("v2-early-highest", source).standing == NOT_RUN
+
+
 def test_an_undefined_layer_leaves_the_mean_undefined() -> None:
     arm = find("t3-cb-nudging").arms[0]
     source = only(arm, nudging=(-1e-3, nan, -1e-3, -1e-3, -1e-3))

@@ -128,7 +128,12 @@ def _reference_norm(run: Held, wanted: Quantity) -> Number:
 
 def _growth(run: Held, wanted: Quantity) -> Number:
     found = _series(run, wanted, "growth")
-    return None if found is None else max(found, default=nan)
+    return None if found is None else _extreme(max, found)
+
+
+def _extreme(pick: Callable[[Iterable[float]], float], values: Sequence[float]) -> float:
+    """The largest or smallest; NaN if one is unknown, where Python's answer turns on the order."""
+    return pick(values) if values and all(v == v for v in values) else nan
 
 
 def _stability(run: Held, wanted: Quantity) -> Number:
@@ -157,8 +162,7 @@ def _signs(run: Held, wanted: Quantity) -> Number:
 def _aggregate(pick: Callable[[Iterable[float]], float]) -> Callable[[Held, Quantity], Number]:
     def of(run: Held, wanted: Quantity) -> Number:
         found = run.bundle.evidence.cosine_aggregates.values() if run.bundle.evidence else ()
-        known = all(value == value for value in found)  # min and max of NaN depend on the order
-        return pick(found) if found and known else nan
+        return _extreme(pick, tuple(found))
 
     return of
 
@@ -386,8 +390,9 @@ def _early_cosine(pick: Callable[[Iterable[float]], float]) -> Callable[[Arms, Q
 
     def of(arms: Arms, wanted: Quantity) -> Number:
         records = [_record(run, epoch) for run in arms[0] for epoch in (1, 2)]
-        found = [c for record in records for c in record.get("cosine", ())[1:]]
-        return pick(found) if found else None
+        if any("cosine" not in record for record in records):
+            return None
+        return _extreme(pick, [c for record in records for c in record["cosine"][1:]])
 
     return of
 
