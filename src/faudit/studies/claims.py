@@ -710,7 +710,8 @@ def _ladder() -> Iterator[Claim]:
     yield Claim("x1-bp-climb", RECORD, "accuracy", 0.225, own, (bp,), line=line, minus=foot)
     yield Claim(
         "x1-fa-climb", RECORD, "accuracy", 0.225, own, (fa,), minus=replace(fa, blocks=0),
-        bound="at most", note='published as "partial or no gain" beside BP\'s +22 to +23 pp; hard to miss',
+        bound="at most",
+        note='published as "partial or no gain" beside BP\'s +22 to +23 pp; hard to miss',
     )  # fmt: skip
     climb: Tiers = (("all",), ("3",), ("2",), ("1",), ("0",))
     peak: Tiers = (("0",), ("1", "2", "3", "all"))
