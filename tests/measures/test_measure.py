@@ -601,6 +601,22 @@ def test_a_float64_reference_that_cannot_be_had_says_why(make, why):
     assert "reference_angle undefined: the" in str(found)
 
 
+class Remembering(toys.Step):
+    """A block that keeps what it computed."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        self.last = super().forward(h)
+        return self.last
+
+
+def test_a_module_that_keeps_activations_has_a_float64_reference_too():
+    model, (x, y) = toys.built(lambda: toys.Plain(Remembering)).float(), toys.batch()
+    plain = measure(model, x.float(), y)
+    model(x.float()).sum().backward()
+    assert measure(model, x.float(), y) == plain
+    assert all(plain.defined["reference_angle"])
+
+
 # What it takes, and what it refuses
 
 
@@ -886,6 +902,16 @@ def test_checkpointing_is_named_where_it_hides_gradients(reentrant):
     network = toys.built(Checkpointed).requires_grad_(False)
     with pytest.raises(NetworkError, match=r"torch\.utils\.checkpoint"):
         measure(network, *toys.batch())
+
+
+def test_a_forward_that_spoils_its_own_gradient_is_named():
+    class Spoiling(toys.Step):
+        def forward(self, h: Tensor) -> Tensor:
+            h += self.linear(h)
+            return h
+
+    with pytest.raises(NetworkError, match="overwrites in place what its own backward"):
+        measure(toys.built(lambda: toys.Plain(Spoiling)), *toys.batch())
 
 
 def test_a_network_without_blocks_says_so():

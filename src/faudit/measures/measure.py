@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +36,7 @@ from faudit.measures.inputs import (
     checked_source,
 )
 from faudit.measures.safety import differentiable, untouched
+from faudit.networks.anew import duplicate
 from faudit.networks.scene import Loss, Scene, cross_entropy, scene
 from faudit.networks.view import Network, ReportedNetwork
 from faudit.seeds import check_seed, derive
@@ -258,7 +258,7 @@ class Twin:
     def __init__(self, network: Network) -> None:
         self.why = ""
         try:
-            self.network = copy.deepcopy(network)
+            self.network = duplicate(network, network.module)
             self.network.module.double()
         except Exception as error:  # anything may stand in a module
             self.why = f"the network cannot be copied to float64: {_brief(error)}"

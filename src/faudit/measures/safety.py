@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from faudit.networks.anew import duplicate
 from faudit.networks.scene import grading, keeping_buffers
 from faudit.networks.view import evaluating
 
@@ -156,7 +156,7 @@ def differentiable(owner: T, module: nn.Module) -> T:
     if not any(p.is_inference() for p in module.parameters()):
         return owner
     with grading():
-        return copy.deepcopy(owner)
+        return duplicate(owner, module)
 
 
 def bad_weight(module: nn.Module) -> str | None:
