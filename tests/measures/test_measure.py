@@ -503,6 +503,57 @@ def test_noise_in_eval_mode_is_noticed_and_repeatable():
         assert "non-deterministic" in codes
 
 
+class Mixing(toys.Step):
+    """BatchNorm without statistics of its own: every sample sees the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4, track_running_stats=False)
+
+    def forward(self, h: Tensor) -> Tensor:
+        return super().forward(self.norm(h))
+
+
+@pytest.mark.parametrize("count", [2, 3, 40])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("precise", [False, True])
+def test_samples_that_depend_on_each_other_are_noticed(count, dtype, precise):
+    x, y = toys.batch(count, dtype=dtype)
+    for make, depends in ((Mixing, True), (toys.Step, False), (toys.NormStep, False)):
+        model = toys.built(lambda make=make: toys.Plain(make)).to(dtype)
+        found = measure(model, x, y, perturbations=0, precise=precise)
+        assert (found.facts.get("batch_spread", 0) > 1e-2) == depends
+        assert ("batch-dependent" in [f.code for f in diagnose(found).flags]) == depends
+
+
+def test_a_forward_for_one_number_of_samples_is_measured():
+    class Fixed(toys.Plain):
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x.view(5, 4))
+
+    model, (x, y) = toys.built(Fixed), toys.batch(5)
+    assert measure(model, x, y) == measure(toys.built(toys.Plain), x, y)
+
+
+@pytest.mark.parametrize("count", [2, 6])
+def test_as_many_steps_as_samples_do_not_pass_for_samples(count):
+    class TimeFirst(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = x.transpose(0, 1)
+            for block in self.blocks:
+                h = torch.tanh(block(h))
+            return self.head(h[-1])
+
+    y = torch.arange(count) % 3
+    with pytest.raises(NetworkError, match="both must have the samples first"):
+        measure(TimeFirst(), torch.randn(count, count, 4), y)
+
+
 def test_probabilities_are_noticed():
     problem = toy(toys.Plain)
     problem.module.head = nn.Sequential(problem.module.head, nn.Softmax(1))

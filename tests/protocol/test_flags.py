@@ -54,6 +54,7 @@ CAUSES = [
     ("softmax-outputs", with_fact("softmax_like", True), {}),
     ("buffers-changed", with_fact("buffers_changed", True), {}),
     ("buffers-changed", with_fact("buffers_changed", "norm.running_mean"), {}),
+    ("batch-dependent", with_fact("batch_spread", 0.05), {}),
     ("depth-ceiling", CLEAN, {"accuracy": 0.79, "frozen_accuracy": 0.908, "bp_accuracy": 0.796}),
     ("depth-ceiling", CLEAN, {"frozen_accuracy": 0.99, "bp_accuracy": None}),
     ("half-precision", with_fact("frozen_rounded", "float16"), {}),
@@ -103,6 +104,11 @@ def test_a_clean_run_has_no_flags() -> None:
 )
 def test_what_is_harmless_raises_nothing(evidence, accuracies) -> None:
     assert codes(evidence, **accuracies) == []
+
+
+def test_noise_is_not_taken_for_samples_that_depend_on_each_other() -> None:
+    facts = {**CLEAN.facts, "batch_spread": 0.3, "nondeterministic_spread": 0.3}
+    assert codes(CLEAN.replace(facts=facts)) == ["non-deterministic"]
 
 
 def test_flags_never_change_the_verdict() -> None:

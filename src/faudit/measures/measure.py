@@ -17,6 +17,7 @@ from faudit.measures.gauges import (
     Finiteness,
     Forecasts,
     Gauge,
+    Independence,
     Look,
     Nudging,
     Null,
@@ -94,7 +95,8 @@ def measure(
     is averaged over the samples where it is defined and over nothing else; where it is defined
     nowhere it is NaN, and ``Evidence.undefined`` says why.
 
-    Batches give what their concatenation would, in bounded memory. Two things need whole batches
+    Batches give what their concatenation would, in bounded memory, unless the network's samples
+    depend on each other, which a flag then tells. Two things need whole batches
     or an order: ``stability`` compares minibatches of 128 in the order the samples come, and
     what a rule reports of itself (equilibrium propagation's residual) is the batches' worst.
 
@@ -161,7 +163,7 @@ class Tally:
 
     def _gauges(self) -> Iterator[Gauge]:
         plan, credited = self.plan, self.informant.credits is not None
-        yield from (Finiteness(self.network), Sizes(), Outputs(), Stability())
+        yield from (Finiteness(self.network), Sizes(), Outputs(), Independence(), Stability())
         if self.twin:
             yield Precision(self.twin)
         if credited:

@@ -17,7 +17,8 @@ FACTS = {
     "nondeterministic_spread": "largest relative change of the logits when evaluated again",
     "was_training": "the network was handed over in training mode; it is measured in eval mode",
     "softmax_like": "the outputs are non-negative and sum to one for every sample",
-    "buffers_changed": "measuring changed the network's buffers",
+    "buffers_changed": "buffers that changed while the network was measured, and were given back",
+    "batch_spread": "relative change of a sample's logits when other samples stand beside it",
     "zero_credit_layers": "layers whose credit is zero for every sample, named or counted",
     "ep_residual": "force left at the nudged state, as a share of the nudge (0: converged)",
     "frozen_rounded": "half precision that the frozen baseline was rounded to after training",
@@ -126,7 +127,19 @@ def _softmax_outputs(s: Situation) -> str:
 def _buffers_changed(s: Situation) -> str:
     changed = s.fact("buffers_changed")
     named = f" ({changed})" if isinstance(changed, str) else ""
-    return f"measuring altered the network's buffers{named}" if changed else ""
+    if not changed:
+        return ""
+    return f"the forward changes the network's buffers{named}, which were given back afterwards"
+
+
+def _batch_dependent(s: Situation) -> str:
+    spread = s.number("batch_spread")
+    if not spread or s.number("nondeterministic_spread") > SAME:
+        return ""
+    return (
+        f"a sample's logits change by {spread:.2g} of their size with the samples beside it; no"
+        " gradient belongs to one sample alone, and other batches give other numbers"
+    )
 
 
 def _depth_ceiling(s: Situation) -> str:
@@ -235,6 +248,7 @@ CHECKS: dict[str, tuple[str, Check]] = {
     "training-mode": ("Training mode", _training_mode),
     "softmax-outputs": ("Probabilities instead of logits", _softmax_outputs),
     "buffers-changed": ("Buffers changed", _buffers_changed),
+    "batch-dependent": ("Samples depend on each other", _batch_dependent),
     "depth-ceiling": ("D3 at its ceiling", _depth_ceiling),
     "half-precision": ("Baseline trained in float32", _half_precision),
     "too-few-samples": ("Too few samples", _too_few_samples),
