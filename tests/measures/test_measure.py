@@ -503,6 +503,36 @@ def test_noise_in_eval_mode_is_noticed_and_repeatable():
         assert "non-deterministic" in codes
 
 
+class Feedback(torch.autograd.Function):
+    """A linear map whose backward pass uses a matrix of its own, as alignment libraries have it."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, weight: Tensor, matrix: Tensor) -> Tensor:
+        ctx.save_for_backward(matrix)
+        return h @ weight.T
+
+    @staticmethod
+    def backward(ctx: Any, credit: Tensor) -> Any:
+        return credit @ ctx.saved_tensors[0], None, None
+
+
+class FeedbackStep(toys.Step):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("matrix", torch.randn(4, 4))
+
+    def forward(self, h: Tensor) -> Tensor:
+        return Feedback.apply(torch.tanh(h), self.linear.weight, self.matrix)
+
+
+def test_a_backward_pass_that_is_not_the_forwards_own_fails_its_control():
+    x, y = toys.batch(200)
+    for make, fails in ((FeedbackStep, True), (toys.Step, False)):
+        found = measure(toys.built(lambda make=make: toys.Plain(make)), x, y)
+        assert (min(found.perturbation_controls["bp"][:2]) < 0.9) == fails
+        assert ("control-fails" in [f.code for f in diagnose(found).flags]) == fails
+
+
 class Mixing(toys.Step):
     """BatchNorm without statistics of its own: every sample sees the others."""
 
@@ -726,6 +756,7 @@ BAD_INPUT: dict[str, tuple[Any, Any, str]] = {
     "one number": (X, 2, "one entry per sample"),
     "text": (X, "cat", "targets must be a tensor, not str"),
     "empty batch": (X[:0], Y[:0], "the batch is empty"),
+    "no tokens": (torch.zeros(4, 0, 4).double(), torch.zeros(4, 0).long(), "the batch is empty"),
     "empty batch among others": ([(X, Y), (X[:0], Y[:0])], None, "the batch is empty"),
     "no batch": ([], None, "give at least one batch"),
     "no targets": (X, None, r"has no targets; give measure\(network, x, y\)"),

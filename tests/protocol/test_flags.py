@@ -71,6 +71,7 @@ CAUSES = [
     ("ep-unconverged", with_fact("ep_residual", nan), {}),
     ("zero-credit", with_fact("zero_credit_layers", 1), {}),
     ("zero-credit", with_fact("zero_credit_layers", "h_0"), {}),
+    ("control-fails", CLEAN.replace(perturbation_controls={"bp": (0.3, 1, 1, nan, 1)}), {}),
     ("reference-noise", CLEAN.replace(reference_angle=(0.0, 0.0, 0.0, 0.0, 40.0)), {}),
 ]
 
@@ -98,6 +99,8 @@ def test_a_clean_run_has_no_flags() -> None:
         (CLEAN.replace(growth=(1.0, 1.0, 1.0, 11.0)), {}),
         (CLEAN.replace(gamma=0.004, deep_cosine=-0.006, cosine_aggregates={}), {}),  # noise
         (CLEAN.replace(cosine=(0.01, 0.0, 0.0, 0.0, 0.001)), {}),
+        (CLEAN.replace(perturbation_controls={"bp": (0.95,) * 5, "random": (0.0,) * 5}), {}),
+        (CLEAN.replace(perturbation_controls={"bp": (0.1,) * 5}, reference_angle=()), {}),
         (CLEAN.replace(cosine=(nan, 0.9, 0.9, 0.9, 0.9)), {}),
         (Evidence(layers=4, samples=1024), {}),
     ],

@@ -35,6 +35,8 @@ FEW_SAMPLES, FEW_TESTS = 128, 1000
 SPREAD, FAINT = 2.5, 0.02
 CARRIED, WORTH_CARRYING = 0.6, 0.05
 UNCONVERGED = 0.01
+# Exact gradients foretell small moves: above 0.999 in all but one of 160 audited runs.
+FORETOLD = 0.9
 NEAR = 2.0
 
 
@@ -241,6 +243,20 @@ def _reference_noise(s: Situation) -> str:
     )
 
 
+def _control_fails(s: Situation) -> str:
+    control = s.evidence.perturbation_controls.get("bp", ()) if s.evidence.reference_angle else ()
+    known = {layer: r for layer, r in enumerate(control) if isfinite(r)}
+    if not known:
+        return ""
+    layer, r = min(known.items(), key=lambda item: item[1])
+    if r >= FORETOLD:
+        return ""
+    return (
+        f"the reference at h_{layer} foretells small changes of the loss with r = {r:+.2f} only;"
+        " layers with a backward pass of their own do not give exact gradients"
+    )
+
+
 Check = Callable[[Situation], str]
 
 CHECKS: dict[str, tuple[str, Check]] = {
@@ -258,4 +274,5 @@ CHECKS: dict[str, tuple[str, Check]] = {
     "ep-unconverged": ("Relaxation not converged", _ep_unconverged),
     "zero-credit": ("Credit of zero norm", _zero_credit),
     "reference-noise": ("Reference is rounding noise", _reference_noise),
+    "control-fails": ("Positive control fails", _control_fails),
 }
