@@ -54,6 +54,52 @@ def test_a_nudge_that_rounding_swallows_is_undefined(dtype):
     assert found.isnan().all()
 
 
+class Counting(toys.Step):
+    """A block that counts how often it runs, and may fail."""
+
+    runs, fails = 0, False
+
+    def forward(self, h: Tensor) -> Tensor:
+        self.runs += 1
+        if self.fails:
+            raise ZeroDivisionError
+        return super().forward(h)
+
+
+class Detour(toys.Plain):
+    """Every block also gets what went into the one before it."""
+
+    def __init__(self) -> None:
+        super().__init__(Counting, depth=4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        before, h = 0, self.stem(x)
+        for block in self.blocks:
+            before, h = h, block(h + before)
+        return self.head(h)
+
+
+def test_what_stands_before_a_state_is_not_computed_again_and_still_heard():
+    network, (x, y) = Network.of(toys.built(Detour)), toys.batch()
+    network.blocks[1].forward = lambda h, own=network.blocks[1].forward: 2 * own(h)
+    for block in network.blocks:
+        block.register_forward_hook(lambda _, __, output: output + 1)
+    kept = [dict(vars(block)) for block in network.blocks]
+    at = loss_at(network, x, y, cross_entropy)
+    for index, h in enumerate(network.trace(x).states):
+        expected = cross_entropy(network.logits_from(x, index, h + 1), y)
+        before = [block.runs for block in network.blocks]
+        assert torch.equal(at(index, h + 1), expected)
+        ran = [block.runs - b for block, b in zip(network.blocks, before, strict=True)]
+        assert ran == [0] * index + [1] * (4 - index)
+    network.blocks[3].fails = True
+    with pytest.raises(ZeroDivisionError):
+        at(2, h)
+    for block, attributes in zip(network.blocks, kept, strict=True):
+        assert vars(block).keys() - {"runs", "fails"} == attributes.keys() - {"runs", "fails"}
+        assert vars(block).get("forward") is attributes.get("forward")
+
+
 def test_the_loss_at_a_state_is_the_loss_with_that_state():
     network, (x, y) = Network.of(toys.built(toys.InPlace)), toys.batch()
     at = loss_at(network, x, y, cross_entropy)

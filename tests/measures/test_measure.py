@@ -503,6 +503,87 @@ def test_noise_in_eval_mode_is_noticed_and_repeatable():
         assert "non-deterministic" in codes
 
 
+class Feedback(torch.autograd.Function):
+    """A linear map whose backward pass uses a matrix of its own, as alignment libraries have it."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, weight: Tensor, matrix: Tensor) -> Tensor:
+        ctx.save_for_backward(matrix)
+        return h @ weight.T
+
+    @staticmethod
+    def backward(ctx: Any, credit: Tensor) -> Any:
+        return credit @ ctx.saved_tensors[0], None, None
+
+
+class FeedbackStep(toys.Step):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("matrix", torch.randn(4, 4))
+
+    def forward(self, h: Tensor) -> Tensor:
+        return Feedback.apply(torch.tanh(h), self.linear.weight, self.matrix)
+
+
+def test_a_backward_pass_that_is_not_the_forwards_own_fails_its_control():
+    x, y = toys.batch(200)
+    for make, fails in ((FeedbackStep, True), (toys.Step, False)):
+        found = measure(toys.built(lambda make=make: toys.Plain(make)), x, y)
+        assert (min(found.perturbation_controls["bp"][:2]) < 0.9) == fails
+        assert ("control-fails" in [f.code for f in diagnose(found).flags]) == fails
+
+
+class Mixing(toys.Step):
+    """BatchNorm without statistics of its own: every sample sees the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4, track_running_stats=False)
+
+    def forward(self, h: Tensor) -> Tensor:
+        return super().forward(self.norm(h))
+
+
+@pytest.mark.parametrize("count", [2, 3, 40])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("precise", [False, True])
+def test_samples_that_depend_on_each_other_are_noticed(count, dtype, precise):
+    x, y = toys.batch(count, dtype=dtype)
+    for make, depends in ((Mixing, True), (toys.Step, False), (toys.NormStep, False)):
+        model = toys.built(lambda make=make: toys.Plain(make)).to(dtype)
+        found = measure(model, x, y, perturbations=0, precise=precise)
+        assert (found.facts.get("batch_spread", 0) > 1e-2) == depends
+        assert ("batch-dependent" in [f.code for f in diagnose(found).flags]) == depends
+
+
+def test_a_forward_for_one_number_of_samples_is_measured():
+    class Fixed(toys.Plain):
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x.view(5, 4))
+
+    model, (x, y) = toys.built(Fixed), toys.batch(5)
+    assert measure(model, x, y) == measure(toys.built(toys.Plain), x, y)
+
+
+@pytest.mark.parametrize("count", [2, 6])
+def test_as_many_steps_as_samples_do_not_pass_for_samples(count):
+    class TimeFirst(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = x.transpose(0, 1)
+            for block in self.blocks:
+                h = torch.tanh(block(h))
+            return self.head(h[-1])
+
+    y = torch.arange(count) % 3
+    with pytest.raises(NetworkError, match="both must have the samples first"):
+        measure(TimeFirst(), torch.randn(count, count, 4), y)
+
+
 def test_probabilities_are_noticed():
     problem = toy(toys.Plain)
     problem.module.head = nn.Sequential(problem.module.head, nn.Softmax(1))
@@ -601,6 +682,22 @@ def test_a_float64_reference_that_cannot_be_had_says_why(make, why):
     assert "reference_angle undefined: the" in str(found)
 
 
+class Remembering(toys.Step):
+    """A block that keeps what it computed."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        self.last = super().forward(h)
+        return self.last
+
+
+def test_a_module_that_keeps_activations_has_a_float64_reference_too():
+    model, (x, y) = toys.built(lambda: toys.Plain(Remembering)).float(), toys.batch()
+    plain = measure(model, x.float(), y)
+    model(x.float()).sum().backward()
+    assert measure(model, x.float(), y) == plain
+    assert all(plain.defined["reference_angle"])
+
+
 # What it takes, and what it refuses
 
 
@@ -659,6 +756,7 @@ BAD_INPUT: dict[str, tuple[Any, Any, str]] = {
     "one number": (X, 2, "one entry per sample"),
     "text": (X, "cat", "targets must be a tensor, not str"),
     "empty batch": (X[:0], Y[:0], "the batch is empty"),
+    "no tokens": (torch.zeros(4, 0, 4).double(), torch.zeros(4, 0).long(), "the batch is empty"),
     "empty batch among others": ([(X, Y), (X[:0], Y[:0])], None, "the batch is empty"),
     "no batch": ([], None, "give at least one batch"),
     "no targets": (X, None, r"has no targets; give measure\(network, x, y\)"),
@@ -886,6 +984,16 @@ def test_checkpointing_is_named_where_it_hides_gradients(reentrant):
     network = toys.built(Checkpointed).requires_grad_(False)
     with pytest.raises(NetworkError, match=r"torch\.utils\.checkpoint"):
         measure(network, *toys.batch())
+
+
+def test_a_forward_that_spoils_its_own_gradient_is_named():
+    class Spoiling(toys.Step):
+        def forward(self, h: Tensor) -> Tensor:
+            h += self.linear(h)
+            return h
+
+    with pytest.raises(NetworkError, match="overwrites in place what its own backward"):
+        measure(toys.built(lambda: toys.Plain(Spoiling)), *toys.batch())
 
 
 def test_a_network_without_blocks_says_so():

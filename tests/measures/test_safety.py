@@ -381,6 +381,54 @@ def test_embeddings_that_shorten_their_rows_are_given_back():
     assert model.head.weight is model.table.weight
 
 
+class Constrained(toys.Step):
+    """A block that keeps its weights short each time it runs, in place."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.linear.weight.mul_(0.9)
+        return super().forward(h)
+
+
+class Rebound(toys.Step):
+    """The same in other memory, as EEGNet's layers do it."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        self.linear.weight.data = torch.renorm(self.linear.weight.data, p=2, dim=0, maxnorm=0.1)
+        return super().forward(h)
+
+
+class Replaced(toys.Step):
+    """A block that makes itself another weight."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        self.linear.weight = nn.Parameter(self.linear.weight.detach() * 0.9)
+        return super().forward(h)
+
+
+class Growing(toys.Step):
+    """A block that registers a weight, a layer and a hook when it first runs."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        if not hasattr(self, "scale"):
+            self.scale = nn.Parameter(torch.ones(4).double())
+            self.more = nn.Linear(4, 4).double()
+            self.register_forward_hook(lambda *_: None)
+        return super().forward(h) * self.scale + self.more(h)
+
+
+@pytest.mark.parametrize("make", [Constrained, Rebound, Replaced, Growing])
+def test_weights_that_a_forward_changes_are_given_back(make):
+    model, (x, y) = toys.built(lambda: toys.Plain(make)), toys.batch()
+    before = [(id(p), p.data_ptr(), p.detach().clone()) for p in model.parameters()]
+    hooks, names = hook_count(model), [n for n, _ in model.named_modules()]
+    measure(model, x, y, make_rule("dfa", toys_layout(x)).double(), perturbations=1, nulls=2)
+    after = [(id(p), p.data_ptr(), p) for p in model.parameters()]
+    assert [p[:2] for p in after] == [p[:2] for p in before]
+    assert all(torch.equal(a[2], b[2]) for a, b in zip(after, before, strict=True))
+    assert (hook_count(model), [n for n, _ in model.named_modules()]) == (hooks, names)
+
+
 @pytest.mark.parametrize("seed", [2**64, True, -1])
 def test_a_seed_that_no_source_takes_is_named(seed):
     with pytest.raises(FauditError, match=r"give a whole number from 0 to 2\*\*63 - 1"):

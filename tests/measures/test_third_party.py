@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from faudit.measures.effects import loss_at
 from faudit.measures.measure import measure
+from faudit.networks.scene import cross_entropy
 from faudit.networks.values import logits_of
 from faudit.networks.view import Network
 from faudit.rules import make_rule
@@ -123,3 +125,20 @@ def test_states_and_their_gradients_are_the_models_own(name):
     for values, tensors in ((found.state_norm, caught), (found.reference_norm, exact)):
         expected = [t.flatten(1).norm(dim=1).mean().item() for t in tensors]
         assert values[1:] == pytest.approx(expected, rel=1e-9)
+
+
+def with_cache() -> Case:
+    model, blocks, x, y = gpt2()
+    return model, blocks, {"input_ids": x["input_ids"], "use_cache": True}, y
+
+
+@pytest.mark.parametrize("make", [*MODELS.values(), with_cache])
+def test_what_is_not_computed_again_changes_no_loss(make):
+    model, blocks, x, y = built(make)
+    network = Network.of(model.eval(), blocks)
+    at = loss_at(network, x, y, cross_entropy)
+    for index, h in enumerate(network.trace(x).states):
+        moved = h.detach() + 0.1
+        with torch.no_grad():
+            expected = cross_entropy(network.logits_from(x, index, moved), y)
+        assert torch.equal(at(index, moved), expected.double())

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from faudit.errors import NetworkError
-from faudit.networks.anew import redrawn
+from faudit.networks.anew import duplicate, redrawn
 
 
 def trained() -> nn.Module:
@@ -62,3 +62,27 @@ def test_a_parameter_that_nobody_can_draw_is_refused_by_name():
         assert torch.equal(redrawn(model, 0)[1].scale, torch.ones(2))
     finally:
         del Owner.reset_parameters
+
+
+class Remembering(nn.Linear):
+    """A layer that keeps what it computed, as learning rules of one's own often need it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.last, self.all = super().forward(x), [super().forward(x)]
+        return self.last
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+def test_activations_that_a_module_kept_are_copied_without_their_graph():
+    module = nn.Sequential(Remembering(3, 3), nn.utils.weight_norm(nn.Linear(3, 3)))
+    module(torch.ones(2, 3))
+    with pytest.raises(RuntimeError, match="deepcopy"):
+        deepcopy(module)
+    other = duplicate(module, module)
+    kept, copies = ([m.last, *m.all] for m in (module[0], other[0]))
+    assert all(t.requires_grad for t in kept)
+    assert not any(t.requires_grad for t in copies)
+    assert all(map(torch.equal, kept, copies))
+    assert not {t.data_ptr() for t in kept} & {t.data_ptr() for t in copies}
+    assert torch.equal(other(torch.ones(2, 3)), module(torch.ones(2, 3)))
+    assert not torch.equal(redrawn(module[0], 0).weight, module[0].weight)

@@ -54,6 +54,7 @@ CAUSES = [
     ("softmax-outputs", with_fact("softmax_like", True), {}),
     ("buffers-changed", with_fact("buffers_changed", True), {}),
     ("buffers-changed", with_fact("buffers_changed", "norm.running_mean"), {}),
+    ("batch-dependent", with_fact("batch_spread", 0.05), {}),
     ("depth-ceiling", CLEAN, {"accuracy": 0.79, "frozen_accuracy": 0.908, "bp_accuracy": 0.796}),
     ("depth-ceiling", CLEAN, {"frozen_accuracy": 0.99, "bp_accuracy": None}),
     ("half-precision", with_fact("frozen_rounded", "float16"), {}),
@@ -70,6 +71,7 @@ CAUSES = [
     ("ep-unconverged", with_fact("ep_residual", nan), {}),
     ("zero-credit", with_fact("zero_credit_layers", 1), {}),
     ("zero-credit", with_fact("zero_credit_layers", "h_0"), {}),
+    ("control-fails", CLEAN.replace(perturbation_controls={"bp": (0.3, 1, 1, nan, 1)}), {}),
     ("reference-noise", CLEAN.replace(reference_angle=(0.0, 0.0, 0.0, 0.0, 40.0)), {}),
 ]
 
@@ -97,12 +99,19 @@ def test_a_clean_run_has_no_flags() -> None:
         (CLEAN.replace(growth=(1.0, 1.0, 1.0, 11.0)), {}),
         (CLEAN.replace(gamma=0.004, deep_cosine=-0.006, cosine_aggregates={}), {}),  # noise
         (CLEAN.replace(cosine=(0.01, 0.0, 0.0, 0.0, 0.001)), {}),
+        (CLEAN.replace(perturbation_controls={"bp": (0.95,) * 5, "random": (0.0,) * 5}), {}),
+        (CLEAN.replace(perturbation_controls={"bp": (0.1,) * 5}, reference_angle=()), {}),
         (CLEAN.replace(cosine=(nan, 0.9, 0.9, 0.9, 0.9)), {}),
         (Evidence(layers=4, samples=1024), {}),
     ],
 )
 def test_what_is_harmless_raises_nothing(evidence, accuracies) -> None:
     assert codes(evidence, **accuracies) == []
+
+
+def test_noise_is_not_taken_for_samples_that_depend_on_each_other() -> None:
+    facts = {**CLEAN.facts, "batch_spread": 0.3, "nondeterministic_spread": 0.3}
+    assert codes(CLEAN.replace(facts=facts)) == ["non-deterministic"]
 
 
 def test_flags_never_change_the_verdict() -> None:

@@ -276,6 +276,14 @@ BAD = {
     "option": ({"perturbation": 3}, "unknown option 'perturbation'; did you mean 'perturbations"),
     "fresh": ({"fresh": lambda: None}, "made from a torch.nn.Module, not from None"),
     "other fresh": ({"fresh": nn.Identity}, "Identity has no module 'blocks.0'"),
+    "deeper fresh": (
+        {"fresh": lambda: ResMLP(6, 8, 5, 3)},
+        "weight blocks.2.* is missing in the trained",
+    ),
+    "wider fresh": (
+        {"fresh": lambda: model(10)},
+        r"flat.weight is \(8, 6\) in the trained model and \(10, 6\) in the fresh one",
+    ),
 }
 
 

@@ -2,31 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import wraps
 from math import nan
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from faudit.measures.directions import directions
 from faudit.measures.norms import flat, norms
 from faudit.networks.scene import Loss
-from faudit.networks.view import Network
+from faudit.networks.view import HookedNetwork, Network
 
 LossAt = Callable[[int, Tensor], Tensor]
 """(l, h) -> the samples' losses if h_l were h."""
 
 
 def loss_at(network: Network, x: Any, targets: Tensor, loss: Loss) -> LossAt:
-    """How the samples' losses depend on one state."""
+    """How the samples' losses depend on one state; what stands before it is not computed again."""
+    outputs = _outputs(network, x) if isinstance(network, HookedNetwork) else []
 
     def at(index: int, h: Tensor) -> Tensor:
-        with torch.no_grad():
+        before = list(zip(network.blocks, outputs, strict=False))[:index]
+        with torch.no_grad(), _repeating(before):
             return loss(network.logits_from(x, index, h), targets).double()
 
     return at
+
+
+def _outputs(network: Network, x: Any) -> list[Any]:
+    """All that every block returned, so also what goes round the next one."""
+    found: list[Any] = []
+
+    def keep(_: nn.Module, __: Any, output: Any) -> None:
+        found.append(output)
+
+    with ExitStack() as hooks, torch.no_grad():
+        for block in network.blocks:
+            hooks.enter_context(block.register_forward_hook(keep, prepend=True))
+        network.run(x, lambda _, h: h)
+    return found
+
+
+@contextmanager
+def _repeating(said: Sequence[tuple[nn.Module, Any]]) -> Iterator[None]:
+    """Blocks that say again what they said, and compute nothing."""
+    own = [(vars(block), vars(block).get("forward")) for block, _ in said]
+    for block, output in said:
+        vars(block)["forward"] = wraps(block.forward)(lambda *_, said=output, **__: said)
+    try:
+        yield
+    finally:
+        for members, forward in own:
+            members.pop("forward")
+            members.update({} if forward is None else {"forward": forward})
 
 
 def nudges(at: LossAt, index: int, h: Tensor, credit: Tensor, base: Tensor, eta: float) -> Tensor:

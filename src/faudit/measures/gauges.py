@@ -21,9 +21,9 @@ from faudit.measures.effects import Perturbations, loss_at, nudges
 from faudit.measures.evidence import NullCalibration
 from faudit.measures.norms import Mean, Means, distances, nonzero, norms, ratio
 from faudit.measures.safety import bad_buffer, bad_weight
-from faudit.networks.scene import Loss, gradients
-from faudit.networks.values import marks
-from faudit.networks.view import Network
+from faudit.networks.scene import Loss, gradients, keeping_buffers
+from faudit.networks.values import check_batch, map_tensors, marks
+from faudit.networks.view import Network, Pass
 
 REDUCTION = 128
 """The batch whose mean loss ``cosine_clamped`` is stated for, and the minibatch of stability."""
@@ -143,6 +143,31 @@ class Outputs(Gauge):
 
     def facts(self) -> Facts:
         return {"softmax_like": self.softmax, "nondeterministic_spread": self.spread}
+
+
+class Independence(Gauge):
+    """Whether a sample keeps its logits beside others; only then has it a gradient of its own."""
+
+    def __init__(self) -> None:
+        self.asked, self.spread = False, 0.0
+
+    def add(self, shown: Shown) -> None:
+        if self.asked:
+            return
+        self.asked, best = True, shown.best
+        count = 2 if len(best.y) != 2 else 3  # another number of samples than there were
+        try:
+            passed = _repeated(best, count)
+        except Exception:  # a forward may insist on its number of samples
+            return
+        for index, h in enumerate(passed.states):
+            check_batch(index, h, passed.logits)
+        spread = _spread(best.logits[:1], passed.logits[:1])
+        coarsest = max(torch.finfo(t.dtype).eps for t in (best.logits, *best.states))
+        self.spread = spread if spread > coarsest**0.5 else 0.0
+
+    def facts(self) -> Facts:
+        return {"batch_spread": self.spread} if self.spread else {}
 
 
 class Finiteness(Gauge):
@@ -439,6 +464,20 @@ def _over(layers: Sequence[float]) -> float:
 
 def _deep(cosine: Means) -> float:
     return _over(cosine.by_layer[1:])
+
+
+def _repeated(seen: Look, count: int) -> Pass:
+    """The first sample ``count`` times over, as a batch."""
+    x = map_tensors(seen.x, lambda t: torch.cat([t[:1]] * count))
+    states: list[Tensor] = []
+
+    def keep(_: int, h: Tensor) -> Tensor:
+        states.append(h)
+        return h
+
+    with torch.no_grad(), keeping_buffers(seen.network.module):
+        logits = seen.network.run(x, keep)
+    return Pass(tuple(states), (), logits)
 
 
 def _softmax_like(logits: Tensor) -> bool:

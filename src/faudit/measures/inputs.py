@@ -71,7 +71,7 @@ def _batch(x: Any, y: Any) -> Batch:
                 f"inputs of shape {tuple(part.shape)} and targets of shape {tuple(targets.shape)}"
                 " do not have the same number of samples"
             )
-    if len(targets) == 0:
+    if targets.numel() == 0:
         raise DataError("there is no sample to measure; the batch is empty")
     return x, targets
 

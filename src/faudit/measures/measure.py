@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from faudit.measures.gauges import (
     Finiteness,
     Forecasts,
     Gauge,
+    Independence,
     Look,
     Nudging,
     Null,
@@ -37,6 +37,7 @@ from faudit.measures.inputs import (
     checked_source,
 )
 from faudit.measures.safety import differentiable, untouched
+from faudit.networks.anew import duplicate
 from faudit.networks.scene import Loss, Scene, cross_entropy, scene
 from faudit.networks.view import Network, ReportedNetwork
 from faudit.seeds import check_seed, derive
@@ -94,7 +95,8 @@ def measure(
     is averaged over the samples where it is defined and over nothing else; where it is defined
     nowhere it is NaN, and ``Evidence.undefined`` says why.
 
-    Batches give what their concatenation would, in bounded memory. Two things need whole batches
+    Batches give what their concatenation would, in bounded memory, unless the network's samples
+    depend on each other, which a flag then tells. Two things need whole batches
     or an order: ``stability`` compares minibatches of 128 in the order the samples come, and
     what a rule reports of itself (equilibrium propagation's residual) is the batches' worst.
 
@@ -161,7 +163,7 @@ class Tally:
 
     def _gauges(self) -> Iterator[Gauge]:
         plan, credited = self.plan, self.informant.credits is not None
-        yield from (Finiteness(self.network), Sizes(), Outputs(), Stability())
+        yield from (Finiteness(self.network), Sizes(), Outputs(), Independence(), Stability())
         if self.twin:
             yield Precision(self.twin)
         if credited:
@@ -258,7 +260,7 @@ class Twin:
     def __init__(self, network: Network) -> None:
         self.why = ""
         try:
-            self.network = copy.deepcopy(network)
+            self.network = duplicate(network, network.module)
             self.network.module.double()
         except Exception as error:  # anything may stand in a module
             self.why = f"the network cannot be copied to float64: {_brief(error)}"

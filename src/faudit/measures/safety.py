@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from faudit.networks.anew import duplicate
 from faudit.networks.scene import grading, keeping_buffers
 from faudit.networks.view import evaluating
 
@@ -20,14 +20,16 @@ T = TypeVar("T")
 Changed = Callable[[], list[str]]
 """() -> the names of the buffers that a forward pass has changed so far."""
 
+MEMBERS = [name for name, held in vars(nn.Module()).items() if isinstance(held, dict)]
+"""The dictionaries in which a module keeps its weights, buffers, submodules and hooks."""
+
 
 @contextmanager
 def untouched(module: nn.Module, seed: int) -> Iterator[Changed]:
     """Eval mode and autograd on inside; outside, nothing has happened, also if something raised.
 
-    Parameters' gradients and flags, buffers, the weights of embeddings that shorten them, every
-    submodule's mode and the state of all random sources are given back. Inside, random numbers
-    follow from ``seed``.
+    Weights with their gradients and flags, buffers, submodules, hooks, every submodule's mode and
+    the state of all random sources are given back. Inside, random numbers follow from ``seed``.
 
     >>> layer = nn.BatchNorm1d(2)
     >>> with untouched(layer, seed=0) as changed:
@@ -41,6 +43,7 @@ def untouched(module: nn.Module, seed: int) -> Iterator[Changed]:
         grading(),
         _random_kept(module, seed),
         evaluating(module),
+        _members_kept(module),
         _parameters_kept(module),
         _shortened_kept(module),
         _buffers_kept(module) as changed,
@@ -69,17 +72,46 @@ def _random_kept(module: nn.Module, seed: int) -> Iterator[None]:
 
 @contextmanager
 def _parameters_kept(module: nn.Module) -> Iterator[None]:
-    """Nobody can add to a ``.grad`` that is not there meanwhile."""
+    """The same parameters with the same weights, gradients and flags.
+
+    A forward may constrain its weights each time it runs, as EEGNet does. Nobody can add to a
+    ``.grad`` that is not there meanwhile.
+    """
     before = [(p, p.grad, p.requires_grad) for p in module.parameters()]
+    weights = [(p, p.data, p.detach().clone()) for p, _, _ in before]
     for p, _, _ in before:
         p.grad = None
     try:
         yield
     finally:
+        for p, held, weight in weights:
+            _give_back(p, held, weight)
         for p, grad, flag in before:
             if p.requires_grad != flag:  # weights made in inference mode cannot even be told
                 p.requires_grad_(flag)
             p.grad = grad
+
+
+def _give_back(p: nn.Parameter, held: Tensor, weight: Tensor) -> None:
+    """Let ``p`` hold the memory it held, with the numbers that stood there."""
+    if not _alike(held, weight):
+        held.copy_(weight)
+    if p.data_ptr() != held.data_ptr() or p.shape != held.shape or p.dtype != held.dtype:
+        p.data = held
+
+
+@contextmanager
+def _members_kept(module: nn.Module) -> Iterator[None]:
+    """What every submodule has registered: weights, buffers, submodules and hooks, nothing else."""
+    parts = list(module.modules())
+    owned = [vars(m)[kind] for m in parts for kind in MEMBERS if kind in vars(m)]
+    before = [dict(members) for members in owned]
+    try:
+        yield
+    finally:
+        for members, old in zip(owned, before, strict=True):
+            members.clear()
+            members.update(old)
 
 
 @contextmanager
@@ -104,22 +136,19 @@ def _shortened_kept(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _buffers_kept(module: nn.Module) -> Iterator[Changed]:
-    """The same buffers with the same values; one that a forward pass registered is dropped."""
+    """The same buffers with the same values."""
     before = dict(module.named_buffers())
-    owned = [(m, dict(m._buffers)) for m in module.modules()]
-    try:
-        with keeping_buffers(module):
-            yield lambda: [n for n, b in module.named_buffers() if not _same(b, before.get(n))]
-    finally:
-        for m, buffers in owned:
-            m._buffers.clear()
-            m._buffers.update(buffers)
+    with keeping_buffers(module):
+        yield lambda: [n for n, b in module.named_buffers() if not _same(b, before.get(n))]
 
 
 def _same(a: Tensor, b: Tensor | None) -> bool:
-    if b is None or a.shape != b.shape:
-        return False
-    return bool(((a == b) | (a.isnan() & b.isnan())).all())
+    return b is not None and a.shape == b.shape and _alike(a, b)
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    """Equal numbers, NaN to NaN."""
+    return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
 def differentiable(owner: T, module: nn.Module) -> T:
@@ -127,7 +156,7 @@ def differentiable(owner: T, module: nn.Module) -> T:
     if not any(p.is_inference() for p in module.parameters()):
         return owner
     with grading():
-        return copy.deepcopy(owner)
+        return duplicate(owner, module)
 
 
 def bad_weight(module: nn.Module) -> str | None:

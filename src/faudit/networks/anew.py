@@ -3,11 +3,38 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from faudit.errors import NetworkError
+
+T = TypeVar("T")
+
+
+def duplicate(owner: T, module: nn.Module) -> T:
+    """A deep copy of ``owner`` of ``module``, though a past forward left activations in the module.
+
+    PyTorch refuses to copy what has a graph behind it; the copy holds the same numbers without.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> layer.last = layer(torch.ones(1, 2))
+    >>> duplicate(layer, layer).last.requires_grad
+    False
+    """
+    left = (t for part in module.modules() for t in _tensors_in(vars(part)))
+    return copy.deepcopy(owner, {id(t): t.detach().clone() for t in left if not t.is_leaf})
+
+
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors in nested containers."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors_in(item)
 
 
 def redrawn(module: nn.Module, seed: int) -> nn.Module:
@@ -20,7 +47,7 @@ def redrawn(module: nn.Module, seed: int) -> nn.Module:
     >>> bool((redrawn(layer, seed=1).weight == layer.weight).all())
     False
     """
-    fresh = copy.deepcopy(module)
+    fresh = duplicate(module, module)
     _refuse_unknown(fresh)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)

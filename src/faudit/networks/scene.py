@@ -325,6 +325,13 @@ def _grads(
             "the forward is checkpointed (torch.utils.checkpoint), and what is recomputed differs"
             " from what ran; switch checkpointing off to look inside, memory is bounded by a batch"
         ) from error
+    except RuntimeError as error:
+        if "inplace operation" not in str(error):
+            raise
+        raise NetworkError(
+            "the forward overwrites in place what its own backward pass needs, so the network has"
+            " no gradients, not even in training; write h = h + f(h) instead of h += f(h)"
+        ) from error
 
 
 def _present(grad: Tensor | None, index: int) -> Tensor:

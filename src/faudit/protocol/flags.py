@@ -17,7 +17,8 @@ FACTS = {
     "nondeterministic_spread": "largest relative change of the logits when evaluated again",
     "was_training": "the network was handed over in training mode; it is measured in eval mode",
     "softmax_like": "the outputs are non-negative and sum to one for every sample",
-    "buffers_changed": "measuring changed the network's buffers",
+    "buffers_changed": "buffers that changed while the network was measured, and were given back",
+    "batch_spread": "relative change of a sample's logits when other samples stand beside it",
     "zero_credit_layers": "layers whose credit is zero for every sample, named or counted",
     "ep_residual": "force left at the nudged state, as a share of the nudge (0: converged)",
     "frozen_rounded": "half precision that the frozen baseline was rounded to after training",
@@ -34,6 +35,8 @@ FEW_SAMPLES, FEW_TESTS = 128, 1000
 SPREAD, FAINT = 2.5, 0.02
 CARRIED, WORTH_CARRYING = 0.6, 0.05
 UNCONVERGED = 0.01
+# Exact gradients foretell small moves: above 0.999 in all but one of 160 audited runs.
+FORETOLD = 0.9
 NEAR = 2.0
 
 
@@ -126,7 +129,19 @@ def _softmax_outputs(s: Situation) -> str:
 def _buffers_changed(s: Situation) -> str:
     changed = s.fact("buffers_changed")
     named = f" ({changed})" if isinstance(changed, str) else ""
-    return f"measuring altered the network's buffers{named}" if changed else ""
+    if not changed:
+        return ""
+    return f"the forward changes the network's buffers{named}, which were given back afterwards"
+
+
+def _batch_dependent(s: Situation) -> str:
+    spread = s.number("batch_spread")
+    if not spread or s.number("nondeterministic_spread") > SAME:
+        return ""
+    return (
+        f"a sample's logits change by {spread:.2g} of their size with the samples beside it; no"
+        " gradient belongs to one sample alone, and other batches give other numbers"
+    )
 
 
 def _depth_ceiling(s: Situation) -> str:
@@ -228,6 +243,20 @@ def _reference_noise(s: Situation) -> str:
     )
 
 
+def _control_fails(s: Situation) -> str:
+    control = s.evidence.perturbation_controls.get("bp", ()) if s.evidence.reference_angle else ()
+    known = {layer: r for layer, r in enumerate(control) if isfinite(r)}
+    if not known:
+        return ""
+    layer, r = min(known.items(), key=lambda item: item[1])
+    if r >= FORETOLD:
+        return ""
+    return (
+        f"the reference at h_{layer} foretells small changes of the loss with r = {r:+.2f} only;"
+        " layers with a backward pass of their own do not give exact gradients"
+    )
+
+
 Check = Callable[[Situation], str]
 
 CHECKS: dict[str, tuple[str, Check]] = {
@@ -235,6 +264,7 @@ CHECKS: dict[str, tuple[str, Check]] = {
     "training-mode": ("Training mode", _training_mode),
     "softmax-outputs": ("Probabilities instead of logits", _softmax_outputs),
     "buffers-changed": ("Buffers changed", _buffers_changed),
+    "batch-dependent": ("Samples depend on each other", _batch_dependent),
     "depth-ceiling": ("D3 at its ceiling", _depth_ceiling),
     "half-precision": ("Baseline trained in float32", _half_precision),
     "too-few-samples": ("Too few samples", _too_few_samples),
@@ -244,4 +274,5 @@ CHECKS: dict[str, tuple[str, Check]] = {
     "ep-unconverged": ("Relaxation not converged", _ep_unconverged),
     "zero-credit": ("Credit of zero norm", _zero_credit),
     "reference-noise": ("Reference is rounding noise", _reference_noise),
+    "control-fails": ("Positive control fails", _control_fails),
 }

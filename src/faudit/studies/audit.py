@@ -157,6 +157,7 @@ def frozen_score(
     other = Network.of(module, network.names)
     if {id(p) for p in module.parameters()} & {id(p) for p in network.module.parameters()}:
         raise FauditError("fresh() returned the trained model; it must build a new, untrained one")
+    _check_matched(network.module, module)
     settings = training.model_copy(update={"trainable_blocks": 0})
     teacher = rule.fresh(derive(seed, 4))
     with _in_float32(module, teacher) as widened:
@@ -170,6 +171,21 @@ def frozen_score(
         for _ in train_epochs(learner, batches):
             pass
     return evaluate(other, _in_order(test_on), loss)
+
+
+def _check_matched(trained: nn.Module, untrained: nn.Module) -> None:
+    """Refuse a baseline of another size: a deeper or narrower one says nothing of these blocks."""
+    ours, theirs = (
+        {name: tuple(p.shape) for name, p in module.named_parameters()}
+        for module in (trained, untrained)
+    )
+    other = [n for n in {**ours, **theirs} if ours.get(n) != theirs.get(n)]
+    if other:
+        shapes = [of.get(other[0], "missing") for of in (ours, theirs)]
+        raise FauditError(
+            f"fresh() built another network: weight {other[0]} is {shapes[0]} in the trained model"
+            f" and {shapes[1]} in the fresh one; a matched baseline has the same weights untrained"
+        )
 
 
 @contextmanager
