@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from faudit.measures.directions import directions
 from faudit.measures.norms import flat, norms
+from faudit.measures.safety import MEMBERS
 from faudit.networks.scene import Loss
 from faudit.networks.view import HookedNetwork, Network
 
@@ -34,17 +35,46 @@ def loss_at(network: Network, x: Any, targets: Tensor, loss: Loss) -> LossAt:
 
 
 def _outputs(network: Network, x: Any) -> list[Any]:
-    """All that every block returned, so also what goes round the next one."""
+    """All that every block returned, so also what goes round the next one.
+
+    Nothing where a module leaves itself notes while it runs: who skips it might miss them.
+    """
     found: list[Any] = []
 
     def keep(_: nn.Module, __: Any, output: Any) -> None:
         found.append(output)
 
+    before = _notes(network.module)
     with ExitStack() as hooks, torch.no_grad():
         for block in network.blocks:
             hooks.enter_context(block.register_forward_hook(keep, prepend=True))
         network.run(x, lambda _, h: h)
-    return found
+    after = _notes(network.module)
+    same = len(before) == len(after) and all(map(_unchanged, before, after))
+    return found if same else []
+
+
+def _notes(module: nn.Module) -> list[tuple[Any, int]]:
+    """What modules hold beside weights, buffers, submodules and hooks, and how often it changed."""
+    held = (vars(part).items() for part in module.modules())
+    return [
+        (item, item._version if isinstance(item, Tensor) and not item.is_inference() else 0)
+        for members in held
+        for name, value in members
+        if name not in MEMBERS
+        for item in _opened(value)
+    ]
+
+
+def _opened(value: Any) -> list[Any]:
+    """A value, and what is in it where it is a container."""
+    if isinstance(value, Mapping):
+        return [value, *value.values()]
+    return [value, *value] if isinstance(value, (list, tuple, set)) else [value]
+
+
+def _unchanged(before: tuple[Any, int], after: tuple[Any, int]) -> bool:
+    return before[0] is after[0] and before[1] == after[1]
 
 
 @contextmanager
