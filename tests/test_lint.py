@@ -99,6 +99,13 @@ GUILTY: dict[str, list[str]] = {
         with torch.autocast(device):
             c = cosine(bp_grad, credit)
         """,
+        """
+        model.eval()
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        loss.backward()
+        sizes = [p.grad.norm() for p in model.parameters()]
+        """,
     ],
     "FA004": [
         """
@@ -141,6 +148,10 @@ GUILTY: dict[str, list[str]] = {
         total = 0.0
         for layer in model.blocks:
             total += cosine(layer.credit, layer.reference).mean()
+        """,
+        """
+        same = torch.nn.CosineSimilarity(dim=0, eps=1e-30)
+        gamma = np.mean([same(a, g).item() for a, g in zip(credits, grads)])
         """,
     ],
     "FA006": [
@@ -239,6 +250,19 @@ INNOCENT: dict[str, list[str]] = {
         """
         with torch.autocast("cuda"):
             weight.grad = None
+        """,
+        """
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        loss.backward()
+        sizes = [p.grad.norm() for p in model.parameters()]
+        optimiser.step()
+        """,
+        """
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        sizes = [p.grad.norm() for p in model.parameters()]
         """,
     ],
     "FA004": [

@@ -148,6 +148,18 @@ def test_a_report_of_125_runs_stays_under_two_megabytes(tmp_path: Path) -> None:
     assert len(folded) == 3  # of what is usually reported, of layers, of training
 
 
+def test_a_search_among_variants_stays_under_two_megabytes_too(tmp_path: Path) -> None:
+    tried = [
+        bundle(
+            recipe(rule, epochs=30).changed({"rule": Named(name=rule, options={"scale": scale})})
+        )
+        for rule in ("fa", "dfa")
+        for scale in (float(number) for number in range(2, 42))
+    ]
+    page = write_report([*samples.everything()[:80], *tried], tmp_path, formats=())
+    assert page.stat().st_size < 2_000_000
+
+
 def test_gaps_are_said_before_the_numbers(page: Path) -> None:
     text = Page(page.read_text(encoding="utf-8")).text
     assert text.index("Read this first.") < text.index("Method by diagnostics")

@@ -224,3 +224,41 @@ def test_settings_come_in_the_order_of_their_numbers() -> None:
     networks = [Named(name="resmlp", options={"width": w, "depth": 2}) for w in (128, 16, 64)]
     found = read([bundle(recipe("bp", epochs=3, network=network)) for network in networks])
     assert [setting.label.split()[1] for setting in found.settings] == ["d16", "d64", "d128"]
+
+
+def test_an_option_left_as_it_is_is_not_part_of_a_name() -> None:
+    rules = [Named(name="dfa", options=options) for options in ({}, {"scale": 0.25})]
+    (setting,) = read([bundle(recipe("dfa").changed({"rule": rule})) for rule in rules]).settings
+    assert [group.label for group in setting.methods] == ["DFA", "DFA, scale 0.25"]
+
+
+def test_exact_gradients_are_held_against_frozen_blocks_of_any_local_step() -> None:
+    steps = {"training.block_steps": 2, "training.normalise": "batch"}
+    frozen = bundle(recipe("dfa", blocks=0).changed(steps))
+    (group,) = read([bundle(recipe("bp")), frozen]).methods
+    assert group.frozen_rule == "DFA"
+    assert group.value("margin") is not None
+
+
+def test_where_several_frozen_runs_would_do_none_is_chosen() -> None:
+    frozen = [
+        bundle(recipe("dfa", blocks=0).changed({"training.block_steps": steps})) for steps in (2, 4)
+    ]
+    (group,) = read([bundle(recipe("bp")), *frozen]).methods
+    assert group.verdict == "INCOMPLETE(D3)"
+
+
+def test_a_local_rule_needs_frozen_blocks_of_its_own_local_step() -> None:
+    frozen = bundle(recipe("dfa", blocks=0).changed({"training.block_steps": 2}))
+    (group,) = read([bundle(recipe("dfa")), frozen]).methods
+    assert group.value("margin") is None
+
+
+def test_baselines_that_differ_by_recipe_are_not_one() -> None:
+    made = [
+        bundle(recipe("dfa", blocks=blocks).changed({"training.block_steps": steps}))
+        for steps in (1, 2)
+        for blocks in (None, 0)
+    ]
+    (setting,) = read(made).settings
+    assert not setting.one_baseline

@@ -385,3 +385,13 @@ def test_where_the_numbers_come_from_travels_inside_every_file() -> None:
     assert b"Subject" in files["pdf"]
     assert "torch" not in plate.inline(0)  # the page says it once, in words
     assert plate.files() == files
+
+
+def test_names_beside_curves_stay_apart_when_they_are_cut() -> None:
+    names = [f"Credit Bridge, inputs {kind}, sees {what}" for kind in ("raw", "normalised")
+             for what in ("label", "error", "nothing")]  # fmt: skip
+    for longest in (16, 24, 34):
+        for curves in (names, ["BP", *names]):
+            shown = on.told_apart(curves, longest)
+            assert len(set(shown.values())) == len(curves)
+            assert max(map(len, shown.values())) <= longest

@@ -167,3 +167,12 @@ def test_a_check_says_how_runs_differ() -> None:
         "open",
         "open",
     ]
+
+
+def test_a_table_longer_than_a_page_becomes_several_floats_with_every_row() -> None:
+    table = Table("Runs", ("setting", "n"), tuple(("one", n) for n in range(100)), grouped=True)
+    text = table.to_latex()
+    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 3
+    assert "Runs (3 of 3)" in text
+    assert text.count(r"\textit{one}") == 3
+    assert all(f"\n{n} \\\\" in text for n in range(100))

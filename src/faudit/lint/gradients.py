@@ -27,7 +27,6 @@ SWITCHES = frozenset(
     }
 )
 COSINES = frozenset({"torch.nn.functional.cosine_similarity", "torch.cosine_similarity"})
-COSINE_MODULE = "torch.nn.CosineSimilarity"
 
 
 def is_autograd(source: Source, node: ast.AST) -> bool:
@@ -77,7 +76,12 @@ def is_cosine(source: Source, node: ast.AST) -> bool:
     """Whether a node computes a cosine, PyTorch's or one of the file's own."""
     name = source.called(node)
     last = name.rpartition(".")[2]
-    return name in COSINES or bool(words(last) & {"cosine", "cosines"}) or "cos_sim" in last
+    return (
+        name in COSINES
+        or last in source.cosines
+        or bool(words(last) & {"cosine", "cosines"})
+        or "cos_sim" in last
+    )
 
 
 def eps_open(call: ast.Call, position: int) -> bool:

@@ -107,11 +107,29 @@ def _derived_names(source: Source) -> dict[Scope, list[tuple[int, frozenset[str]
     """For every scope the (line, names) of what it asks autograd to derive, without a scaler."""
     found: dict[Scope, list[tuple[int, frozenset[str]]]] = {}
     for call in source.calls(source.tree):
-        if is_autograd(source, call) and call.args:
-            names = frozenset(identifiers(call.args[0]))
-            if "scale" not in names:
-                found.setdefault(source.scope_of(call), []).append((call.lineno, names))
+        names = frozenset(identifiers(derived)) if (derived := _derived(source, call)) else None
+        if names and "scale" not in names:
+            found.setdefault(source.scope_of(call), []).append((call.lineno, names))
     return found
+
+
+def _derived(source: Source, call: ast.Call) -> ast.expr | None:
+    """What a call asks autograd to derive, where somebody then looks at the gradients."""
+    if is_autograd(source, call):
+        return call.args[0] if call.args else None
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
+        return None
+    nodes = list(own_nodes(source.scope_of(call)))
+    if any(isinstance(node, ast.Call) and _name_of(node) == "step" for node in nodes):
+        return None  # training, which a scaler keeps from underflow
+    looked_at = any(
+        isinstance(node, ast.Attribute)
+        and node.attr == "grad"
+        and node.lineno > call.lineno
+        and _is_read(source, node)
+        for node in nodes
+    )
+    return call.func.value if looked_at else None
 
 
 def _measured_after(

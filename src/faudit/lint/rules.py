@@ -11,14 +11,13 @@ from dataclasses import dataclass
 
 from faudit.lint.feedback import unsaved_feedback
 from faudit.lint.gradients import (
-    COSINE_MODULE,
     COSINES,
     about_gradients,
     eps_open,
     gradient_names,
 )
 from faudit.lint.measuring import forgotten_eval, half_precision, lost_layers
-from faudit.lint.source import Source, keyword, open_ended, whole
+from faudit.lint.source import COSINE_MODULE, Source, keyword, open_ended, whole
 
 Check = Callable[[Source], Iterator[ast.AST]]
 

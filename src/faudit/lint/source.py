@@ -25,6 +25,7 @@ USUAL = {
     "np": "numpy",
     "numpy": "numpy",
 }
+COSINE_MODULE = "torch.nn.CosineSimilarity"
 IGNORE = re.compile(r"#\s*faudit:\s*ignore(?:\[(?P<codes>[^\]]*)\])?(?![-\w])", re.IGNORECASE)
 
 
@@ -93,6 +94,22 @@ class Source:
         while not isinstance(above, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
             above = self.parents[above]
         return above
+
+    @cached_property
+    def cosines(self) -> frozenset[str]:
+        """Names that the file gives to a ``torch.nn.CosineSimilarity``.
+
+        >>> Source("import torch.nn as nn\\nsim = nn.CosineSimilarity(dim=0)").cosines
+        frozenset({'sim'})
+        """
+        made = (
+            target
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Assign) and self.called(node.value) == COSINE_MODULE
+            for target in node.targets
+        )
+        names = (getattr(target, "id", getattr(target, "attr", "")) for target in made)
+        return frozenset(filter(None, names))
 
     @cached_property
     def ignored(self) -> dict[int, frozenset[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, isfinite, log, log10
@@ -28,6 +29,42 @@ def short(text: str, longest: int = LONGEST) -> str:
     """
     safe = plain(text)
     return safe if len(safe) <= longest else f"{safe[: longest - 1]}…"
+
+
+def told_apart(
+    names: Iterable[str], longest: int = LONGEST, *, whole: bool = False
+) -> dict[str, str]:
+    """Each name as it stands beside a line: shortened, and still no two alike.
+
+    What all of several variants of one rule begin with is left out, unless ``whole``.
+
+    >>> told_apart(["DFA", "DFA, steps 4"])
+    {'DFA': 'DFA', 'DFA, steps 4': 'DFA, steps 4'}
+    >>> list(told_apart(["DFA, constant lr per batch", "DFA, constant lr per sample"], 15).values())
+    ['constan…r batch', 'constan… sample']
+    """
+    given = list(dict.fromkeys(names))
+    first = {name.partition(", ")[0] for name in given}
+    start = f"{first.pop()}, " if len(given) > 1 and len(first) == 1 else ""
+    drop = "" if whole or not all(name.startswith(start) for name in given) else start
+    safe = {name: plain(name.removeprefix(drop)) for name in given}
+    shown = {name: short(text, longest) for name, text in safe.items()}
+    alike = Counter(shown.values())
+    for name, text in safe.items():
+        if alike[shown[name]] > 1 and len(text) > longest:
+            half = longest // 2
+            shown[name] = f"{text[:half]}…{text[half + 1 - longest :]}"
+    return _numbered(shown)
+
+
+def _numbered(shown: Mapping[str, str]) -> dict[str, str]:
+    """Whatever is still alike gets a number in place of its last characters."""
+    texts = list(shown.values())
+    numbers = {name: texts[: i + 1].count(text) for i, (name, text) in enumerate(shown.items())}
+    return {
+        name: text if texts.count(text) == 1 else f"{text[:-2].rstrip()} {numbers[name]}"
+        for name, text in shown.items()
+    }
 
 
 def power(value: float) -> str:
@@ -186,7 +223,7 @@ def label_ends(ax: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
             lw=0.7,
             clip_on=False,
         )
-        ax.text(1.035, place, short(text), transform=ax.transAxes, color=shade, va="center")
+        ax.text(1.035, place, short(text, 48), transform=ax.transAxes, color=shade, va="center")
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:
@@ -261,14 +298,17 @@ def rows(
                     color=colour("soft"), fontsize=8, va="center")  # fmt: skip
         places.append(height)
         before = head
-    shown = [
-        short(name.removesuffix(f", {(heads or {}).get(name, '')}"), longest) for name in names
-    ]
-    ax.set_yticks(places, shown)
+    ax.set_yticks(places, _row_names(names, longest, heads or {}))
     ax.set_ylim((places[-1] if places else 0) + 0.6, min(-0.6, places[0] - 1.5 if before else -0.6))
     ax.spines["left"].set_visible(False)
     ax.tick_params(axis="y", labelcolor=colour("ink"))
     return places
+
+
+def _row_names(names: Sequence[str], longest: int, heads: Mapping[str, str]) -> list[str]:
+    bare = [name.removesuffix(f", {heads.get(name, '')}") for name in names]
+    fitting = told_apart(bare, longest, whole=True)
+    return [fitting[name] for name in bare]
 
 
 def beside(ax: Axes, dots: Sequence[tuple[str, float, float, str]]) -> None:
@@ -277,6 +317,7 @@ def beside(ax: Axes, dots: Sequence[tuple[str, float, float, str]]) -> None:
     seen = [(scale.transform((x, y)), text, shade) for text, x, y, shade in dots]
     found = [(float(at[0]), float(at[1]), text, shade) for at, text, shade in seen]
     found.sort(key=lambda item: item[1])
+    names = told_apart((text for _, _, text, _ in found), whole=True)
     for place, (x, y, text, shade) in zip(spread([f[1] for f in found], 0.075), found, strict=True):
         ax.plot([x, x + 0.035], [y, place], transform=ax.transAxes, color=shade, lw=0.6, zorder=2)
-        ax.text(x + 0.045, place, short(text), transform=ax.transAxes, color=shade, va="center")
+        ax.text(x + 0.045, place, names[text], transform=ax.transAxes, color=shade, va="center")

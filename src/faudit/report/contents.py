@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from faudit.protocol import DRAFT
-from faudit.report import figures, tables
+from faudit.recipe import Recipe
+from faudit.report import figures, labels, tables
 from faudit.report.cells import Value
 from faudit.report.dossier import Dossier, Group, Setting
 from faudit.report.ledger import ledger_table, totals_table
@@ -94,14 +96,38 @@ def _whole(setting: Setting) -> list[Setting]:
 
 def crowds(setting: Setting) -> list[Setting]:
     """The setting itself, or parts of it with no more methods than curves can be told apart."""
-    if len(setting.methods) <= CURVES:
-        return [setting]
-    methods = sorted(setting.methods, key=lambda group: group.label)
-    parts = [tuple(methods[i : i + CURVES]) for i in range(0, len(methods), CURVES)]
+    parts = shares(setting.methods)
+    if len(parts) < 2:
+        return [replace(setting, label=f"{setting.label}{_of_one_rule(setting.methods)}")]
     return [
-        replace(setting, groups=part, label=f"{setting.label} ({number} of {len(parts)})")
+        replace(
+            setting,
+            groups=part,
+            label=f"{setting.label}{_of_one_rule(part)} ({number} of {len(parts)})",
+        )
         for number, part in enumerate(parts, 1)
     ]
+
+
+def shares(methods: Sequence[Group]) -> list[tuple[Group, ...]]:
+    """All methods where they are few; else the plainest of each rule, then the variants by rule."""
+    if len(methods) <= CURVES:
+        return [tuple(methods)] if methods else []
+    by_rule: dict[str, list[Group]] = {}
+    for group in sorted(methods, key=lambda group: (len(group.label), group.label)):
+        by_rule.setdefault(group.recipe.rule.name, []).append(group)
+    plainest = [own.pop(0) for own in by_rule.values()] if len(by_rule) > 1 else []
+    chunks = [plainest[i : i + CURVES] for i in range(0, len(plainest), CURVES)]
+    for variants in by_rule.values():
+        ordered = sorted(variants, key=lambda group: group.label)
+        chunks += [ordered[i : i + CURVES] for i in range(0, len(ordered), CURVES)]
+    return [tuple(chunk) for chunk in chunks]
+
+
+def _of_one_rule(groups: Sequence[Group]) -> str:
+    """What the names of variants leave to the title."""
+    rules = {group.label.partition(", ")[0] for group in groups}
+    return f": {rules.pop()}" if len(groups) > 1 and len(rules) == 1 else ""
 
 
 def _each(
@@ -110,15 +136,21 @@ def _each(
     least: int = 1,
     parts: Callable[[Setting], list[Setting]] = _whole,
 ) -> list[Plate]:
-    """One plate per setting with enough methods, or per part of it, named after it."""
+    """One plate per setting with enough methods, named after it, then what else settings have."""
     found = []
     for number, setting in enumerate(dossier.settings, 1):
-        for part in parts(setting) if len(setting.methods) >= least else ():
+        for place, part in enumerate(parts(setting) if len(setting.methods) >= least else ()):
             plate = draw(part)
-            name = f"{plate.name}-{number:02d}-{slug(part.label)}"
+            name = _numbered(plate.name, number, place, part.label)
             stamp = tables.stamp(part.groups)
-            found.append(replace(plate, name=name, title=part.label, stamp=stamp))
-    return found
+            found.append((place > 0, replace(plate, name=name, title=part.label, stamp=stamp)))
+    return [plate for _, plate in sorted(found, key=lambda item: item[0])]
+
+
+def _numbered(kind: str, number: int, place: int, label: str) -> str:
+    """A file's name; the numbers keep two labels apart that begin alike."""
+    part = f"-part-{place + 1}" if place else ""
+    return f"{kind}-{number:02d}{part}-{slug(label)}"
 
 
 def slug(text: str) -> str:
@@ -148,16 +180,18 @@ def _pair(setting: Setting) -> Plate:
 
 
 def _across(dossier: Dossier) -> Iterator[Plate]:
-    methods = dict.fromkeys(group.label for group in dossier.methods)
-    order = [f"{label} {code}" for code, _ in tables.CHECKS for label in methods]
+    seen = Counter(group.label for group in dossier.methods)
+    shared = [label for label, settings in seen.items() if settings > 1]
+    order = [f"{label} {code}" for code, _ in tables.CHECKS for label in shared]
     grid = {
         setting.label: {
             f"{group.label} {code}": _any_flag(group.check(code, style).flagged)
             for code, style in tables.CHECKS
             for group in setting.methods
+            if group.label in shared
         }
         for setting in dossier.settings
-        if setting.methods
+        if any(group.label in shared for group in setting.methods)
     }
     if len(grid) > 1:
         yield figures.cross_architecture(grid, order)
@@ -194,7 +228,11 @@ def _utilities(dossier: Dossier) -> dict[str, tuple[figures.Values, figures.Valu
 
 
 def families(dossier: Dossier) -> list[list[Group]]:
-    """Methods that were trained under more than one penalty, otherwise alike, by setting."""
+    """Methods that were trained under more than one penalty, otherwise alike, by setting.
+
+    A setting names its methods by what differs there, and so by other words at another dose. Here
+    whatever differs only by the dose has one name.
+    """
     found: dict[str, list[Group]] = {}
     for group in dossier.methods:
         found.setdefault(_plain_setting(group), []).append(group)
@@ -204,12 +242,24 @@ def families(dossier: Dossier) -> list[list[Group]]:
         several = {plain for plain, _ in doses if sum(plain == other for other, _ in doses) > 1}
         family = [g for g in groups if _plain(g) in several]
         if family:
-            kept.append(sorted(family, key=lambda g: (g.label, g.recipe.training.penalty)))
+            named = _named_alike(family)
+            kept.append(sorted(named, key=lambda g: (g.label, g.recipe.training.penalty)))
     return kept
 
 
+def _named_alike(family: Sequence[Group]) -> list[Group]:
+    plain = {_plain(group): _undosed(group) for group in family}
+    names = labels.distinct([(labels.method(recipe), recipe) for recipe in plain.values()])
+    name_of = dict(zip(plain, names, strict=True))
+    return [replace(group, label=name_of[_plain(group)]) for group in family]
+
+
+def _undosed(group: Group) -> Recipe:
+    return group.recipe.changed({"training.penalty": 0.0})
+
+
 def _plain(group: Group) -> str:
-    return group.recipe.changed({"training.penalty": 0.0}).digest
+    return _undosed(group).digest
 
 
 def _plain_setting(group: Group) -> str:
@@ -221,16 +271,26 @@ def _penalties(dossier: Dossier) -> list[Plate]:
     settings = {setting.label: setting for setting in dossier.settings}
     made = []
     for number, family in enumerate(families(dossier), 1):
-        doses: dict[str, list[figures.Dose]] = {}
-        for group in family:
-            accuracies = [r.outcome.accuracy for r in group.done if r.outcome.accuracy is not None]
-            dose = figures.Dose(group.recipe.training.penalty, group.evidence, accuracies)
-            doses.setdefault(group.label, []).append(dose)
         setting = settings[family[0].setting]
-        plate = figures.penalty_response(doses, _shared(setting))
-        title = setting.label.partition(", λ")[0]
-        made.append(replace(plate, name=f"{plate.name}-{number:02d}-{slug(title)}", title=title))
+        parts = shares([*{group.label: group for group in family}.values()])
+        for place, part in enumerate(parts):
+            names = {group.label for group in part}
+            doses = _doses(group for group in family if group.label in names)
+            plate = figures.penalty_response(doses, _shared(setting))
+            count = f" ({place + 1} of {len(parts)})" if len(parts) > 1 else ""
+            title = f"{setting.label.partition(', λ')[0]}{_of_one_rule(part)}{count}"
+            made.append(
+                replace(plate, name=_numbered(plate.name, number, place, title), title=title)
+            )
     return made
+
+
+def _doses(groups: Iterable[Group]) -> dict[str, list[figures.Dose]]:
+    doses: dict[str, list[figures.Dose]] = {}
+    for group in groups:
+        dose = figures.Dose(group.recipe.training.penalty, group.evidence, _accuracies(group))
+        doses.setdefault(group.label, []).append(dose)
+    return doses
 
 
 # -- the ladder -----------------------------------------------------------------------------------

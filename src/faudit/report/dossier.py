@@ -17,7 +17,7 @@ from faudit.bundle import Bundle, Manifest, Outcome
 from faudit.errors import BundleError, FauditError
 from faudit.measures.evidence import Evidence
 from faudit.protocol import Case, Thresholds, Verdict, diagnose
-from faudit.recipe import Recipe, Training
+from faudit.recipe import Named, Recipe, Training
 from faudit.report import labels
 from faudit.report.cells import Check, Style, Tone, Value
 from faudit.studies import results
@@ -26,6 +26,8 @@ from faudit.studies.store import Store
 
 Source = str | os.PathLike[str] | Iterable[Bundle]
 Role = Literal["method", "frozen", "shallow", "rung"]
+LOCAL = ("local_lr", "local_schedule", "block_steps", "idle_steps", "normalise", "penalty_over")
+"""What a recipe says of the local step, which exact gradients do not take."""
 TONES: dict[str, Tone] = {"PASS": "good", "FAIL": "bad"}
 
 
@@ -279,8 +281,11 @@ class Setting:
 
     @property
     def one_baseline(self) -> bool:
-        """Whether all methods here are held against the same frozen blocks."""
-        return len({group.frozen_rule for group in self.methods if group.frozen_rule}) < 2
+        """Whether all methods here are held against the same frozen blocks, seed by seed."""
+        held = [run for group in self.methods for run in group.runs if run.baseline]
+        pairs = {(run.seed, run.baseline.digest) for run in held if run.baseline}
+        same = len(pairs) == len({seed for seed, _ in pairs})
+        return same and len({run.baseline_rule for run in held}) < 2
 
     @property
     def frozen(self) -> Value | None:
@@ -432,7 +437,31 @@ def _baseline(
         match = done.get(recipe.digest)
         if match is not None and match.outcome.data == bundle.outcome.data:
             return match.outcome, labels.rule(recipe)
+    if _is_exact(bundle) and (match := _only_frozen(bundle, done.values())) is not None:
+        return match.outcome, labels.rule(match.recipe)
     return None, ""
+
+
+def _only_frozen(bundle: Bundle, done: Iterable[Bundle]) -> Bundle | None:
+    """The one frozen run like this one but for how a local step is taken, if there is just one.
+
+    Exact gradients take none, so their recipe leaves open what their baseline's says.
+    """
+    found = [
+        other
+        for other in done
+        if other.recipe.training.trainable_blocks == 0
+        and other.outcome.data == bundle.outcome.data
+        and _but_for_local_steps(other.recipe) == _but_for_local_steps(bundle.recipe)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _but_for_local_steps(recipe: Recipe) -> Recipe:
+    usual = Training()
+    open_there = {f"training.{name}": getattr(usual, name) for name in LOCAL}
+    free = {"training.trainable_blocks": None, "training.penalty": 0.0, "rule_seed": None}
+    return recipe.changed({**open_there, **free, "rule": Named(name="bp")})
 
 
 def _frozen_twins(recipe: Recipe, rules: Iterable[Any]) -> Iterator[Recipe]:
@@ -483,9 +512,13 @@ def _settings(runs: list[Run]) -> Iterator[Setting]:
 
 def _groups(found: Mapping[Recipe, list[Run]], setting: str) -> Iterator[Group]:
     order = labels.in_order({recipe.rule.name for recipe in found})
-    recipes = sorted(found, key=lambda r: (_role_order(r), order.index(r.rule.name), r.digest))
+    recipes = sorted(found, key=lambda recipe: recipe.digest)
     names = labels.distinct([(labels.method(recipe), recipe) for recipe in recipes])
-    for recipe, name in zip(recipes, names, strict=True):
+    named = sorted(
+        zip(recipes, names, strict=True),
+        key=lambda pair: (_role_order(pair[0]), order.index(pair[0].rule.name), pair[1]),
+    )
+    for recipe, name in named:
         runs = sorted(found[recipe], key=lambda run: run.recipe.seed)
         yield Group(recipe, tuple(runs), name, setting)
 

@@ -28,6 +28,10 @@ Runs = Sequence[Sequence[tuple[float, float]]]
 
 PUBLISHED = Thresholds()
 WIDEST = 56
+NARROW = 24
+"""Characters of a name beside the end of a curve."""
+CROWD = 12
+"""More dots than this are named by their rule, each rule once."""
 RANGE = "Lines are means over seeds; shades reach from the lowest to the highest seed."
 
 
@@ -197,8 +201,9 @@ def _named_curves(
         on.threshold(ax, limit)
     for name, band in bands.items():
         on.curve(ax, band, styles[name], markers=markers)
+    names = on.told_apart(bands, NARROW)
     ends = [
-        (f"{short(name, 20)}{remarks.get(name, '')}", band.mean[-1], styles[name].colour)
+        (f"{names[name]}{remarks.get(name, '')}", band.mean[-1], styles[name].colour)
         for name, band in bands.items()
     ]
     on.label_ends(ax, [*ends, *((limit.name, limit.value, limit.colour) for limit in limits)])
@@ -240,11 +245,11 @@ def _draw_cosines(ax: Axes, bands: Mapping[str, Band], gamma: Mapping[str, Value
     ax.axvspan((last + aside) / 2, aside + last, color=colour("faint"), alpha=0.35, lw=0)
     for name, band in bands.items():
         on.curve(ax, band, found[name], markers=True)
-    ends = []
+    names, ends = on.told_apart(gamma, NARROW), []
     for name, value in gamma.items():
         if value is not None and isfinite(value.mean):
             ax.plot(aside, value.mean, marker="D", ms=6, color=found[name].colour, zorder=4)
-            ends.append((name, value.mean, found[name].colour))
+            ends.append((names[name], value.mean, found[name].colour))
     on.label_ends(ax, ends)
     ticks = list(range(0, int(last) + 1, max(1, int(last) // 6)))
     ax.set_xticks([*ticks, aside], [*map(str, ticks), "Γ"])
@@ -706,8 +711,9 @@ def _strip(
         ax.axvspan(*side, color=colour("alarm"), alpha=0.07, lw=0)
         on.upright(ax, Limit(limit, number(limit)))
         for row, (name, look) in zip(places, looks(found).items(), strict=True):
-            for value in _within(ax, found[name]):
-                ax.plot(value, row, look.marker, color=look.colour, alpha=0.85, zorder=3)
+            values = _within(ax, found[name])
+            ax.plot(values, [row] * len(values), look.marker, color=look.colour, alpha=0.85,
+                    zorder=3)  # fmt: skip
 
     size = (_wide(found, 3.2, heads), 1.0 + 0.27 * _lines_of(found, heads))
     return Panel(title, draw, "; ".join(words), size, 17)
@@ -794,9 +800,12 @@ def _matrix(
         ax.xaxis.tick_top()
         ax.tick_params(axis="x", length=0, labelcolor=colour("ink"))
         ax.spines["bottom"].set_visible(False)
+        spots: dict[bool | None, list[tuple[int, float]]] = {}
         for y, cells in zip(places, grid.values(), strict=True):
             for column, cell in cells.items():
-                _cell(ax, columns.index(column), y, cell)
+                spots.setdefault(cell, []).append((columns.index(column), y))
+        for cell, at in spots.items():
+            _cells(ax, at, cell)
 
     size = (_wide(grid, 1.6 + 0.42 * len(columns), heads), 1.6 + 0.32 * _lines_of(grid, heads))
     return Panel("", draw, "; ".join(told), size)
@@ -805,11 +814,12 @@ def _matrix(
 TICK = Path([(-0.9, 0.0), (-0.25, -0.7), (1.0, 0.8)], [Path.MOVETO, Path.LINETO, Path.LINETO])
 
 
-def _cell(ax: Axes, x: float, y: float, flagged: bool | None) -> None:
+def _cells(ax: Axes, at: Sequence[tuple[int, float]], flagged: bool | None) -> None:
+    x, y = zip(*at, strict=True)
     shade = colour({True: "alarm", False: "fine", None: "soft"}[flagged])
     glyph = {True: "x", False: TICK, None: "."}[flagged]
-    ax.plot(x, y, marker="s", ms=17, color=shade, alpha=0.13, mew=0)
-    ax.plot(x, y, marker=glyph, ms=7, color=shade, mew=1.8, mfc="none")
+    ax.plot(x, y, ls="", marker="s", ms=17, color=shade, alpha=0.13, mew=0)
+    ax.plot(x, y, ls="", marker=glyph, ms=7, color=shade, mew=1.8, mfc="none")
 
 
 # -- depth ----------------------------------------------------------------------------------------
@@ -863,6 +873,15 @@ def cosine_against_utility(settings: Mapping[str, tuple[Values, Values]]) -> Pla
     )
 
 
+def _one_of_each(
+    dots: Sequence[tuple[str, float, float, str]],
+) -> list[tuple[str, float, float, str]]:
+    """The highest dot of each rule, under the rule's name."""
+    highest = sorted(dots, key=lambda dot: dot[2])
+    found = {name.partition(", ")[0]: (x, y, shade) for name, x, y, shade in highest}
+    return [(rule, *where) for rule, where in found.items()]
+
+
 def _utility_panel(title: str, cosine: Values, margin: Values) -> Panel:
     names = [name for name in cosine if name in margin]
     words = "; ".join(f"{n} deep cosine {cosine[n]}, {margin[n]}" for n in names)
@@ -879,7 +898,7 @@ def _utility_panel(title: str, cosine: Values, margin: Values) -> Panel:
         ax.grid()
         ax.set_axisbelow(True)
         ax.autoscale_view()
-        on.beside(ax, dots)
+        on.beside(ax, dots if len(dots) <= CROWD else _one_of_each(dots))
         ax.set_xlabel("deep cosine")
         ax.set_ylabel("points above frozen blocks")
 

@@ -122,7 +122,7 @@ def flat(recipe: Recipe) -> dict[str, Any]:
 
 def _leaves(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping):
             yield from _leaves(f"{prefix}{key}.", value)
         else:
             yield f"{prefix}{key}", value

@@ -64,10 +64,12 @@ def _objects(group: Group) -> bool:
 
 def _open(methods: Iterable[Group]) -> list[str]:
     judged = [{_outcome(run) for run in group.runs} for group in methods]
+    cases = "case" if len(judged) == 1 else "cases"
     undecided = sum(bool(kinds & {"INCOMPLETE", "INVALID", "FAILED"}) for kinds in judged)
     if not undecided:
         return []
-    return [f"For {undecided} of them a run is missing something to judge; see below."]
+    verb = "lacks" if undecided == 1 else "lack"
+    return [f"{undecided} of all {len(judged)} {cases} {verb} something to judge; see below."]
 
 
 def _outcome(run: Run) -> str:

@@ -23,6 +23,8 @@ Row = tuple[Cell, ...]
 NUMBERS = (int, float, Value, Check)
 MISSING = "–"
 LONG = 30
+LATEX_ROWS = 36
+"""As many rows as a page holds; of text that runs over lines, half as many."""
 LATEX_TEXT = r"p{0.28\linewidth}"
 
 
@@ -122,8 +124,20 @@ class Table:
         return "\n".join([head, "", self._tabulated("pipe", escape.markdown), *notes])
 
     def to_latex(self) -> str:
-        """A ``table`` environment for a document that uses the package booktabs."""
+        """A ``table`` environment for a document that uses the package booktabs.
+
+        A float longer than a page would lose its end, so a long table becomes several.
+        """
         shape = "".join(map(self._latex_column, self._body_columns()))
+        most = LATEX_ROWS // 2 if "p{" in shape else LATEX_ROWS
+        parts = [self.rows[i : i + most] for i in range(0, len(self.rows), most)] or [()]
+        floats = []
+        for number, rows in enumerate(parts, 1):
+            title = f"{self.title} ({number} of {len(parts)})" if len(parts) > 1 else self.title
+            floats.append(replace(self, rows=rows, title=title)._latex_float(shape))
+        return "\n".join(floats)
+
+    def _latex_float(self, shape: str) -> str:
         lines = [
             r"\begin{table}[htbp]",
             r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
@@ -325,6 +339,7 @@ def _html_cell(cell: Cell) -> str:
         return _html_number(cell.spelled())
     if isinstance(cell, Check):
         number = "" if cell.value is None else _html_number(cell.value.spelled())
+        number = f'<span class="value">{number}</span>' if number else ""
         hidden = ' class="unseen"' if cell.state == "ok" else ""
         return f"{number} <small{hidden}>{escape.html(cell.state)}</small>".strip()
     if isinstance(cell, Mark):
@@ -339,7 +354,7 @@ def _html_number(number: Spelled) -> str:
     if number.exponent is not None:
         digits += f" ×10<sup>{str(number.exponent).replace('-', '−')}</sup>"
     unit = f"\N{NO-BREAK SPACE}{escape.html(number.unit)}" if number.unit else ""
-    return f'<span class="value">{digits}{unit}</span>' + (
+    return f"{digits}{unit}" + (
         f" <small>{escape.html(number.remark)}</small>" if number.remark else ""
     )
 

@@ -63,10 +63,10 @@ def verdict_table(groups: Sequence[Group]) -> Table:
         "D1 growth",
         "D2 ‖g_L‖",
         "D3 above frozen",
+        "what decided",
         "accuracy",
         "Γ",
         "seeds",
-        "what decided",
         "recipe",
     )
     return Table(
@@ -86,10 +86,10 @@ def _verdict_row(group: Group) -> Row:
         group.label,
         Mark(group.verdict, group.tone),
         *(group.check(code, style) for code, style in CHECKS),
+        decided_by(group),
         group.value("accuracy"),
         group.value("gamma", "signed"),
         len(group.runs),
-        decided_by(group),
         group.digest,
     )
 
