@@ -130,14 +130,14 @@ def read_archive(path: Path, folder: str, parts: Sequence[Part]) -> dict[str, by
     raise DataError(f"{path} has no member {next(iter(wanted))}; fetch the binary version again.")
 
 
-def _tar(packed: BinaryIO, most: int) -> tarfile.TarFile:
+def _tar(packed: gzip.GzipFile, most: int) -> tarfile.TarFile:
     return tarfile.open(fileobj=cast(BinaryIO, _Bounded(packed, most)), mode="r|")
 
 
 class _Bounded:
     """A stream that ends in an error past ``most`` bytes: tarfile reads long headers whole."""
 
-    def __init__(self, stream: BinaryIO, most: int) -> None:
+    def __init__(self, stream: gzip.GzipFile, most: int) -> None:
         self.stream, self.most, self.left = stream, most, most
 
     def read(self, count: int) -> bytes:
@@ -207,7 +207,7 @@ class _Unpickler(pickle._Unpickler):  # the C one fills memory when told a large
     # A bytearray is made at the length that the file claims, before a byte of it is read.
     dispatch: ClassVar[dict[int, Any]] = {
         code: load
-        for code, load in pickle._Unpickler.dispatch.items()  # type: ignore[attr-defined]
+        for code, load in pickle._Unpickler.dispatch.items()
         if code != pickle.BYTEARRAY8[0]
     }
     known = frozenset(
