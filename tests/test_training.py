@@ -373,6 +373,16 @@ def test_normalised_credits_have_norm_one_at_any_magnitude(a: int, b: int, seed:
     torch.testing.assert_close(unit(scaled), unit(credit), rtol=1e-4, atol=1e-6)
 
 
+def test_normalising_a_batch_divides_all_its_credit_by_its_samples_mean_norm() -> None:
+    network, x = view("vitmini")
+    rule = rule_for(network, x, "dfa")
+    credits = rule.credits(scene(network, x, Y))
+    norms = [torch.stack([a.norm() for a in credit]) for credit in credits]
+    assert all(float(norm.max() / norm.min()) > 1.1 for norm in norms)
+    scaled = [credit / norm.mean() for credit, norm in zip(credits, norms, strict=True)]
+    assert_equal(taught(network, x, scaled), taught(network, x, rule, normalise="batch"))
+
+
 def test_normalising_divides_every_samples_credit() -> None:
     network, x = view("resmlp")
     rule = rule_for(network, x, "dfa")
