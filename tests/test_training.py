@@ -574,14 +574,15 @@ def test_the_seed_decides_the_order_of_the_data() -> None:
 
 def test_every_epoch_has_an_order_of_its_own() -> None:
     learner, _ = learner_for("dfa")
-    orders = []
+    orders, masks = [], []
 
     def batches(generator: torch.Generator) -> list[tuple[Tensor, Tensor]]:
         orders.append(torch.randperm(8, generator=generator).tolist())
+        masks.append(float(torch.rand(())))  # the stream that dropout draws from
         return [(inputs(12, count=8), torch.arange(8) % CLASSES)]
 
     list(train(learner, batches))
-    assert len({tuple(order) for order in orders}) == 4
+    assert len({tuple(order) for order in orders}) == len(set(masks)) == 4
 
 
 def test_training_leaves_the_global_generator_alone() -> None:
@@ -598,6 +599,27 @@ def test_an_epoch_tells_its_mean_loss_and_what_the_rule_reports() -> None:
     (record,) = train(learner, lambda generator: [(x, Y)])
     assert record.train_loss == pytest.approx(before)
     assert 0 < record.to_dict()["ep_residual"] < 1
+
+
+@pytest.mark.parametrize("name", ["bp", "dfa"])
+def test_an_epoch_is_run_in_training_mode(name: str) -> None:
+    network, x = view("smallresnet")
+    network.module.eval()
+    before = network.blocks[0].bn1.running_mean.clone()  # type: ignore[operator, union-attr]
+    learner = Learner(network, rule_for(network, x, name), Training(epochs=1), x, seed=0)
+    list(train(learner, batches_of(x, Y)))
+    assert all(module.training for module in network.module.modules())
+    assert not torch.equal(network.blocks[0].bn1.running_mean, before)  # type: ignore[arg-type]
+
+
+def test_a_rule_learns_from_a_batch_before_it_gives_credit(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, x = view("resmlp")
+    rule, order = rule_for(network, x, "sb"), []
+    for name in ("fit", "credits"):
+        own = getattr(rule, name)
+        monkeypatch.setattr(rule, name, lambda s, n=name, own=own: (order.append(n), own(s))[1])
+    Learner(network, rule, Training(block_steps=2), x, seed=0).step(x, Y)
+    assert order == ["fit", "credits", "credits"]
 
 
 @pytest.mark.parametrize("name", ["bp", "dfa", "kp"])
