@@ -32,6 +32,15 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+def test_the_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "faudit"]
+    done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "faudit COMMAND" in done.stdout
+    done = subprocess.run([*command, "adit"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
 def cpu_seconds(code: str) -> float:
     """What a Python process costs, however busy the machine is with others."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -63,6 +72,9 @@ def test_help_is_quick_and_does_not_import_torch() -> None:
         (["train", "first", "--set", "device=cuda:9"], "device 'cuda:9' is not here"),
         (["train", "first", "--set", "data.name=cifar"], "unknown data set"),
         (["train", "first", "--set", "rule.name=dfaa"], "did you mean 'dfa'"),
+        (["train", "first", "--set", "network.options.skip=False"], "skip must be true or false"),
+        (["audit", "--set", "rule=ep", "--set", "rule.options.steps=2.5"], "steps must be a whole"),
+        (["audit", "--set", "rule=bp", "--set", "rule.options.scale=2"], "'scale'. Known: none"),
         (["measure"], "name at least one bundle"),
         (["reproduce"], "name what to reproduce"),
         (["reproduce", "t9"], "t9"),

@@ -12,6 +12,7 @@ import pickle
 import struct
 import tarfile
 import threading
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -256,6 +257,21 @@ def test_a_first_member_of_the_right_name_and_wrong_content(
             load("cifar10", tmp_path)
 
 
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.REGTYPE])
+def test_an_archive_that_unpacks_to_more_than_its_set_is_refused(
+    tmp_path: Path, cifar: data.Cifar, kind: bytes
+) -> None:
+    """Of a long header tarfile would read all that its gigabytes of zeros unpack to."""
+    size = 2 * 16 * 3073 + 2**20
+    path = tmp_path / "cifar-10-binary.tar.gz"
+    with gzip.open(path, "wb") as packed:
+        header = member("x", type=kind, size=size).tobuf(tarfile.USTAR_FORMAT)
+        packed.write(header + bytes(size))
+    assert path.stat().st_size < size / 100
+    with pytest.raises(DataError, match=rf"{path.name} is damaged \(unpacks to more than {size}"):
+        load("cifar10", tmp_path)
+
+
 def test_an_archive_of_another_version_lacks_the_members(tmp_path: Path, cifar: data.Cifar) -> None:
     write_archive(tmp_path / "cifar-10-binary.tar.gz", replace(cifar, folder="cifar-10-batches-py"))
     with pytest.raises(DataError, match=r"no member cifar-10-batches-bin/data_batch_1.bin"):
@@ -313,6 +329,24 @@ class Hostile:
         return Path.touch, (self.path,)
 
 
+def test_a_pickle_that_claims_much_memory_gets_none(tmp_path: Path, cifar: data.Cifar) -> None:
+    folder = write_pickles(tmp_path, cifar)
+    nested: list[object] = [0] * 200
+    for _ in range(2):
+        nested = [nested] * 200  # the same list again and again: few bytes, eight million labels
+    rows = np.zeros((2, 3072), np.uint8)
+    for content in (
+        b"\x80\x05\x96" + struct.pack("<Q", 2**26) + b".",
+        pickle.dumps({b"data": rows, b"labels": nested}, protocol=4),
+    ):
+        (folder / "data_batch_1").write_bytes(content)
+        tracemalloc.start()
+        with pytest.raises(DataError, match="data_batch_1 is"):
+            load("cifar10", tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+        tracemalloc.stop()
+
+
 def test_a_hostile_pickle_is_refused_and_named(tmp_path: Path, cifar: data.Cifar) -> None:
     folder = write_pickles(tmp_path, cifar)
     victim = tmp_path / "victim"
@@ -344,6 +378,8 @@ def test_other_globals_are_refused(tmp_path: Path, cifar: data.Cifar, name: str)
         b"",
         b"<!DOCTYPE html>",
         b"\x80\x02]r\xff\xff\xff\x7f.",  # a memo of 2 ** 31 entries, in the C unpickler
+        b"\x80\x05\x96" + struct.pack("<Q", 2**50) + b".",  # a bytearray of a petabyte
+        pickle.dumps({b"data": np.zeros((7, 3072), np.uint8), b"labels": 2**50}, protocol=4),
         pickle.dumps([1, 2]),
         pickle.dumps({b"data": 3, b"labels": [1]}),
         pickle.dumps({b"data": np.zeros((7, 3072), np.uint8)}, protocol=4),

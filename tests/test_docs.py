@@ -13,7 +13,10 @@ import pytest
 from faudit import cli
 from faudit.errors import FauditError
 from faudit.recipe import Recipe
+from faudit.studies.claims import find
 from faudit.studies.engines import Local
+from faudit.studies.ledger import needed
+from faudit.studies.results import Results
 from tests.report import samples
 
 ROOT = Path(__file__).parent.parent
@@ -98,6 +101,21 @@ def test_the_recipes_of_a_page_are_recipes(page: Path, tmp_path: Path) -> None:
     for _, source in blocks(page.read_text(encoding="utf-8"), "toml"):
         (tmp_path / "run.toml").write_text(source)
         assert Recipe.load(tmp_path / "run.toml").digest != Recipe().digest
+
+
+@pytest.mark.skipif(not (ROOT / "results").is_dir(), reason="an installed package")
+def test_the_documented_recipe_of_backpropagation_has_its_published_accuracy(
+    tmp_path: Path,
+) -> None:
+    page = (ROOT / "docs" / "first-audit.md").read_text(encoding="utf-8")
+    ((_, source),) = blocks(page, "toml")
+    (tmp_path / "bp.toml").write_text(source)
+    recipe = Recipe.load(tmp_path / "bp.toml")
+    assert (recipe.rule.name, recipe.data.name, recipe.seed) == ("bp", "cifar10", 42)
+    assert recipe in needed(find("f6-bp-0-accuracy"))
+    found = Results(ROOT / "results")[recipe].outcome
+    assert found.accuracy == pytest.approx(0.585, abs=0.01)
+    assert found.tests == 10_000
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

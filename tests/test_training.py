@@ -13,12 +13,19 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from faudit import training
-from faudit.errors import DataError, NetworkError, NonFiniteError, RecipeError, RuleError
+from faudit.errors import (
+    DataError,
+    FauditError,
+    NetworkError,
+    NonFiniteError,
+    RecipeError,
+    RuleError,
+)
 from faudit.networks.scene import cross_entropy, scene
 from faudit.networks.view import Network, Staged
 from faudit.networks.zoo import ResMLP, SmallResNet, ViTMini
 from faudit.recipe import Training
-from faudit.rules import CreditRule, make_rule
+from faudit.rules import RULES, CreditRule, make_rule
 from faudit.training import (
     Learner,
     evaluate,
@@ -259,7 +266,7 @@ def batches_of(x: Tensor, y: Tensor, size: int = 3) -> Any:
 
 
 @pytest.mark.parametrize("trainable", [0, 1, 2, 3])
-@pytest.mark.parametrize("name", ["bp", "fa", "dfa", "kp", "sb"])
+@pytest.mark.parametrize("name", RULES)
 def test_frozen_blocks_do_not_change_by_a_bit(name: str, trainable: int) -> None:
     network, x = view("resmlp")
     before = {n: p.detach().clone() for n, p in network.module.named_parameters()}
@@ -270,6 +277,20 @@ def test_frozen_blocks_do_not_change_by_a_bit(name: str, trainable: int) -> None
         stage = stage_of(parameter, 3)
         frozen = stage is not None and 1 <= stage <= 3 - trainable
         assert torch.equal(value, before[parameter]) == frozen, parameter
+
+
+@pytest.mark.parametrize("name", ["bp", "fa", "kp", "ep"])
+@pytest.mark.parametrize("kind", ["vitmini", "smallresnet", "hooked"])
+def test_frozen_blocks_of_every_kind_do_not_change_by_a_bit(kind: str, name: str) -> None:
+    network, x = view(kind)
+    frozen = [p for block in network.blocks[:-1] for p in block.parameters()]
+    before = [p.detach().clone() for p in frozen]
+    settings = Training(epochs=2, trainable_blocks=1, block_steps=2, idle_steps=1)
+    learner = Learner(network, rule_for(network, x, name), settings, x, seed=0)
+    list(train(learner, batches_of(x, Y)))
+    assert frozen
+    assert all(map(torch.equal, frozen, before))
+    assert any(p.grad is not None for p in network.blocks[-1].parameters())
 
 
 @pytest.mark.parametrize("name", ["bp", "dfa", "kp", "ep"])
@@ -350,6 +371,16 @@ def test_normalised_credits_have_norm_one_at_any_magnitude(a: int, b: int, seed:
     scaled = credit * torch.tensor([10.0**a, 10.0**b]).view(2, 1, 1)
     torch.testing.assert_close(unit(scaled).flatten(1).norm(dim=1), torch.ones(2))
     torch.testing.assert_close(unit(scaled), unit(credit), rtol=1e-4, atol=1e-6)
+
+
+def test_normalising_a_batch_divides_all_its_credit_by_its_samples_mean_norm() -> None:
+    network, x = view("vitmini")
+    rule = rule_for(network, x, "dfa")
+    credits = rule.credits(scene(network, x, Y))
+    norms = [torch.stack([a.norm() for a in credit]) for credit in credits]
+    assert all(float(norm.max() / norm.min()) > 1.1 for norm in norms)
+    scaled = [credit / norm.mean() for credit, norm in zip(credits, norms, strict=True)]
+    assert_equal(taught(network, x, scaled), taught(network, x, rule, normalise="batch"))
 
 
 def test_normalising_divides_every_samples_credit() -> None:
@@ -543,14 +574,15 @@ def test_the_seed_decides_the_order_of_the_data() -> None:
 
 def test_every_epoch_has_an_order_of_its_own() -> None:
     learner, _ = learner_for("dfa")
-    orders = []
+    orders, masks = [], []
 
     def batches(generator: torch.Generator) -> list[tuple[Tensor, Tensor]]:
         orders.append(torch.randperm(8, generator=generator).tolist())
+        masks.append(float(torch.rand(())))  # the stream that dropout draws from
         return [(inputs(12, count=8), torch.arange(8) % CLASSES)]
 
     list(train(learner, batches))
-    assert len({tuple(order) for order in orders}) == 4
+    assert len({tuple(order) for order in orders}) == len(set(masks)) == 4
 
 
 def test_training_leaves_the_global_generator_alone() -> None:
@@ -567,6 +599,27 @@ def test_an_epoch_tells_its_mean_loss_and_what_the_rule_reports() -> None:
     (record,) = train(learner, lambda generator: [(x, Y)])
     assert record.train_loss == pytest.approx(before)
     assert 0 < record.to_dict()["ep_residual"] < 1
+
+
+@pytest.mark.parametrize("name", ["bp", "dfa"])
+def test_an_epoch_is_run_in_training_mode(name: str) -> None:
+    network, x = view("smallresnet")
+    network.module.eval()
+    before = network.blocks[0].bn1.running_mean.clone()  # type: ignore[operator, union-attr]
+    learner = Learner(network, rule_for(network, x, name), Training(epochs=1), x, seed=0)
+    list(train(learner, batches_of(x, Y)))
+    assert all(module.training for module in network.module.modules())
+    assert not torch.equal(network.blocks[0].bn1.running_mean, before)  # type: ignore[arg-type]
+
+
+def test_a_rule_learns_from_a_batch_before_it_gives_credit(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, x = view("resmlp")
+    rule, order = rule_for(network, x, "sb"), []
+    for name in ("fit", "credits"):
+        own = getattr(rule, name)
+        monkeypatch.setattr(rule, name, lambda s, n=name, own=own: (order.append(n), own(s))[1])
+    Learner(network, rule, Training(block_steps=2), x, seed=0).step(x, Y)
+    assert order == ["fit", "credits", "credits"]
 
 
 @pytest.mark.parametrize("name", ["bp", "dfa", "kp"])
@@ -627,3 +680,75 @@ def test_an_epoch_without_a_batch_is_refused() -> None:
     learner, _ = learner_for("bp")
     with pytest.raises(DataError, match="no batch"):
         learner.run_epoch(lambda generator: [])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"network": nn.Linear(2, 2)}, r"give Network.of\(model\), not a Linear"),
+        ({"rule": "dfa"}, r"give make_rule\(name, network.layout\(x\)\), not 'dfa'"),
+        ({"settings": {"epochs": 3}}, "give a Training"),
+        ({"seed": -1}, "seed is -1"),
+        ({"seed": None}, "seed is None"),
+    ],
+)
+def test_what_is_no_part_of_a_learner_is_refused(change: dict[str, Any], message: str) -> None:
+    network, x = view("resmlp")
+    parts = {"network": network, "rule": rule_for(network, x, "dfa"), "settings": Training()}
+    with pytest.raises(FauditError, match=message):
+        Learner(**{**parts, "x": x, "seed": 0, **change})
+
+
+@pytest.mark.parametrize("name", ["fa", "dfa", "drtp", "kp", "sb", "cb"])
+def test_a_rule_in_another_format_than_its_network_is_refused(name: str) -> None:
+    network, x = view("resmlp")
+    with pytest.raises(
+        RuleError, match=r"torch.float32 on cpu .* torch.float64 on cpu; use rule.to"
+    ):
+        Learner(network, rule_for(network, x, name).float(), Training(), x, seed=0)
+
+
+@pytest.mark.parametrize("batches", [[(inputs(12), Y)], iter([(inputs(12), Y)])])
+def test_batches_that_are_not_made_per_epoch_are_refused(batches: Any) -> None:
+    network, x = view("resmlp")
+    learner = Learner(network, rule_for(network, x, "dfa"), Training(), x, seed=0)
+    with pytest.raises(DataError, match="batches is a function of the epoch's generator"):
+        learner.run_epoch(batches)
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (Y + 1, "targets run from 1 to 4, but the network has 4 classes: 0 to 3"),
+        (Y - 1, "targets run from -1 to 2"),
+        (Y[:, None], r"need targets of shape \(6,\), not \(6, 1\)"),
+        (Y[:4], r"need targets of shape \(6,\), not \(4,\)"),
+        (Y.double(), "class indices, not a float64 tensor"),
+        (Y.tolist(), "targets are a list; give a tensor"),
+        (Y.numpy(), "targets are a ndarray; give a tensor"),
+    ],
+)
+@pytest.mark.parametrize("name", ["bp", "dfa"])
+def test_labels_that_cannot_be_learned_from_are_refused(name: str, y: Any, message: str) -> None:
+    network, x = view("resmlp")
+    learner = Learner(network, rule_for(network, x, name), Training(), x, seed=0)
+    with pytest.raises(DataError, match=message):
+        learner.run_epoch(lambda generator: [(x, y)])
+
+
+def test_a_batch_without_samples_is_refused() -> None:
+    learner, _ = learner_for("dfa")
+    with pytest.raises(DataError, match="a batch holds no sample"):
+        learner.run_epoch(lambda generator: [(inputs(12, count=0), Y[:0])])
+
+
+@pytest.mark.parametrize("name", ["bp", "dfa"])
+def test_a_network_whose_readout_is_frozen_can_be_trained(name: str) -> None:
+    network, x = view("resmlp")
+    network.module.out_head.requires_grad_(False)  # type: ignore[operator, union-attr]
+    network.module.out_ln.requires_grad_(False)  # type: ignore[operator, union-attr]
+    before = {n: p.detach().clone() for n, p in network.module.named_parameters()}
+    learner = Learner(network, rule_for(network, x, name), Training(epochs=1), x, seed=0)
+    list(train(learner, batches_of(x, Y)))
+    for parameter, value in network.module.named_parameters():
+        assert torch.equal(value, before[parameter]) == parameter.startswith("out"), parameter

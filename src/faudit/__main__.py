@@ -1,8 +1,6 @@
-"""``python -m faudit`` is the command line."""
-
-import sys
+"""``python -m faudit``: the command line, where its script is not on the path."""
 
 from faudit.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from math import isfinite
+from numbers import Integral, Real
 
 
 class FauditError(Exception):
@@ -52,4 +54,35 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     near = get_close_matches(str(name), names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     more = f", ... ({len(names)} in all)" if len(names) > MOST_NAMED else ""
-    return f"unknown {kind} {str(name)!r}{hint} Known: {', '.join(names[:MOST_NAMED])}{more}"
+    listed = ", ".join(names[:MOST_NAMED]) or "none"
+    return f"unknown {kind} {str(name)!r}{hint} Known: {listed}{more}"
+
+
+def unfit(kind: str, name: object, value: object, default: object) -> str:
+    """Say what an option with this default must be, if ``value`` is not that; else nothing.
+
+    A word would silently count as true, and a number that is not finite as one that is.
+
+    >>> unfit("option of rule 'ep'", "centred", "False", default=False)
+    "centred must be true or false, not 'False' (option of rule 'ep')"
+    >>> unfit("option of rule 'ep'", "beta", 1, default=0.1)
+    ''
+    """
+    wanted = _wanted(value, default)
+    return f"{name} must be {wanted}, not {value!r:.80} ({kind})" if wanted else ""
+
+
+def _wanted(value: object, default: object) -> str:
+    """What stands where ``default`` did, if it is not ``value``; a default of None says nothing."""
+    if isinstance(default, bool):
+        return "" if isinstance(value, bool) else "true or false"
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if isinstance(default, int):
+        return "" if whole else "a whole number"
+    if isinstance(default, float):
+        return "" if whole or _is_finite(value) else "a finite number"
+    return ""
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 import numpy as np
 import torch
 
@@ -25,7 +27,7 @@ def check_seed(seed: object) -> None:
     ...
     faudit.errors.FauditError: seed is 18446744073709551616; give a whole number from 0 to 2**63 - 1
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**63:
         raise FauditError(f"seed is {seed!r}; give a whole number from 0 to 2**63 - 1")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from faudit.errors import DataError, NetworkError, NonFiniteError, RecipeError
+from faudit.errors import DataError, NetworkError, NonFiniteError, RecipeError, RuleError
 from faudit.networks.scene import (
     Loss,
     Scene,
@@ -29,7 +29,7 @@ from faudit.networks.view import Network, evaluating
 from faudit.recipe import Training
 from faudit.recorded import Recorded, Report
 from faudit.rules.base import CreditRule
-from faudit.seeds import derive, seeded
+from faudit.seeds import check_seed, derive, seeded
 
 Batches = Callable[[torch.Generator], Iterable[tuple[Any, Tensor]]]
 """Given the epoch's own generator, the batches (x, y) of one epoch."""
@@ -76,6 +76,8 @@ class Learner:
         self.network, self.rule, self.settings = network, rule, settings
         self.seed, self.loss = seed, loss
         self.epoch = 0
+        _check_given(network, rule, settings)
+        check_seed(seed)
         rule.layout.check(network.layout(x))
         freeze_blocks(network, settings.trainable_blocks)
         self.parts = parameter_parts(network, x)
@@ -95,7 +97,7 @@ class Learner:
 
     def _recorded(self) -> Recorded | None:
         """The step as one launch, where there is a GPU to record it and a rule that allows it."""
-        device = self.parts.readout[0].device
+        device = (self.parts.readout + self.parts.local)[0].device
         if device.type != "cuda" or not self.rule.steady:
             return None
         for group in (group for o in self._optimisers() for group in o.param_groups):
@@ -168,6 +170,11 @@ class Learner:
         losses: list[Tensor] = []
         extra: Report = {}
         step = self.recorded or self.step
+        if not callable(batches):
+            raise DataError(
+                f"batches is a function of the epoch's generator, not a {type(batches).__name__};"
+                " give lambda generator: loader, or faudit.data.batches"
+            )
         self.network.module.train()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(self.seed, 1, self.epoch))
@@ -192,6 +199,8 @@ class Learner:
         return float(self.optimiser.param_groups[1]["lr"])
 
     def _non_finite(self, x: Any) -> NonFiniteError:
+        if any(not len(part) for part in _tensors(x)):
+            raise DataError("a batch holds no sample, so it has no mean loss to learn from")
         layer, epoch = first_non_finite(self.network, x) or "the loss", self.epoch + 1
         return NonFiniteError(
             f"training met a number that is not finite in {layer}, epoch {epoch};"
@@ -220,6 +229,22 @@ class Learner:
             self.rule.optimiser.load_state_dict(state["rule_optimiser"])
         self.recorded = self._recorded()
         self.epoch = state["epoch"]
+
+
+def _check_given(network: Network, rule: CreditRule, settings: Training) -> None:
+    """Refuse what is no network, rule or settings, and a rule that lies or counts elsewhere."""
+    if not isinstance(network, Network):
+        raise NetworkError(f"give Network.of(model), not a {type(network).__name__}")
+    if not isinstance(rule, CreditRule):
+        raise RuleError(f"give make_rule(name, network.layout(x)), not {rule!r:.60}")
+    if not isinstance(settings, Training):
+        raise RecipeError(f"give a Training, such as recipe.training, not {settings!r:.60}")
+    theirs = {(p.dtype, p.device) for p in network.module.parameters() if p.is_floating_point()}
+    for dtype, device in {(p.dtype, p.device) for p in rule.parameters()} - theirs:
+        told = " or ".join(sorted(f"{kind} on {place}" for kind, place in theirs))
+        raise RuleError(
+            f"the rule is {dtype} on {device} and the network {told}; use rule.to(device, dtype)"
+        )
 
 
 def _optimiser_state(optimiser: torch.optim.Optimizer) -> dict[str, Any]:

@@ -228,6 +228,7 @@ UNSEEN = {
     "the module itself": (toys.Plain(), "", "no module ''"),
     "a list among blocks": (toys.Plain(), ["blocks"], "'blocks' is a ModuleList"),
     "no block": (toys.Plain(), [], "no block was named"),
+    "modules for names": (toys.Plain(), [toys.Step()], "blocks are named, not given"),
     "one name twice": (toys.Plain(), ["blocks.0", "blocks.0"], "'blocks.0' are the same module"),
     "a block in a block": (
         toys.Plain(), ["blocks.0", "blocks.0.linear"], "'blocks.0.linear' lies inside",

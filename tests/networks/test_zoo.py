@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from faudit.errors import NetworkError
+from faudit.errors import FauditError, NetworkError
 from faudit.networks.anew import redrawn
 from faudit.networks.view import Network, StagedNetwork
 from faudit.networks.zoo import (
@@ -220,6 +220,9 @@ BAD = {
     "another's option": ("resmlp", (3, 8, 8), {"heads": 2}, "of network 'resmlp' 'heads'"),
     "what the data say": ("vitmini", (3, 8, 8), {"channels": 1}, "option of network 'vitmini'"),
     "a word": ("resmlp", (3, 8, 8), {"width": "wide"}, "width must be"),
+    "a word for false": ("resmlp", (3, 8, 8), {"skip": "False"}, "skip must be true or false"),
+    "a number for true": ("resmlp", (3, 8, 8), {"terminal_norm": 1}, "terminal_norm must be true"),
+    "one width for all": ("smallresnet", (3, 8, 8), {"widths": 8}, "one whole number per block"),
     "no width": ("resmlp", (3, 8, 8), {"width": 0}, "width must be"),
     "a broken width": ("resmlp", (3, 8, 8), {"width": 8.5}, "not 8.5"),
     "a negative depth": ("vitmini", (3, 8, 8), {"depth": -1}, "depth must be"),
@@ -241,6 +244,12 @@ def test_what_cannot_be_built_is_refused_by_name(name):
     with pytest.raises(NetworkError) as refused:
         make_network(network, image, 10, seed=0, **options)
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, "one"])
+def test_a_seed_must_be_one(seed):
+    with pytest.raises(FauditError, match="seed is"):
+        small("resmlp", seed)
 
 
 def test_classes_must_be_a_number():

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from faudit.networks.scene import Scene
+from faudit.networks.view import Network
 from faudit.rules.bridge import CreditBridge, StateBridge
 
 Toys = Callable[..., Any]
@@ -45,6 +47,58 @@ def test_a_perfect_bridge_gives_the_gradient(toys: Toys, rule: Any, kind: str) -
     perfect.network, perfect.x = toy.network, toy.x
     for a, g in zip(perfect.credits(toy.seen), toy.exact, strict=True):
         torch.testing.assert_close(a, g, rtol=1e-10, atol=1e-13)
+
+
+class RestOfTheNetwork(nn.Module):
+    """A bridge's own net with nothing left to learn: it reads off the depth where it stands.
+
+    Given a state and t_l it gives h_L; given the label, or the error, as well, it gives the loss.
+    """
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, told: Tensor) -> Tensor:
+        h, depth, context = told.split([8, 1, told.shape[1] - 9], 1)
+        (share,) = set(depth.flatten().tolist())
+        for block in self.network.blocks[round(share * self.network.depth) :]:
+            h = block(h)
+        if not context.shape[1]:
+            return h
+        # a label is 1 where all else is 0; an error is below 0 there alone
+        label = context.argmax(1) if bool((context >= 0).all()) else context.argmin(1)
+        logits = self.network.module.readout(h)  # type: ignore[operator]
+        return F.cross_entropy(logits, label, reduction="none")[:, None]
+
+
+@pytest.mark.parametrize("depth", [1, 3, 5])
+@pytest.mark.parametrize(
+    ("name", "options"), [("sb", {}), ("cb", {"sees": "label"}), ("cb", {"sees": "error"})]
+)
+def test_a_bridges_net_that_has_learned_all_gives_the_gradient(
+    toys: Toys, name: str, options: dict[str, str], depth: int
+) -> None:
+    """All of the rule but the net is its own: what the net is told, at which depth, and the sum."""
+    toy = toys("vector", depth=depth)
+    rule = toy.rule(name, **options)
+    rule.net = RestOfTheNetwork(toy.network)
+    for a, g in zip(rule.credits(toy.seen), toy.exact, strict=True):
+        torch.testing.assert_close(a, g, rtol=1e-10, atol=1e-13)
+
+
+def test_a_credit_bridge_misses_by_the_mean_square_of_the_loss(toys: Toys) -> None:
+    toy = toys("token")
+    rule, seen = toy.rule("cb"), toy.seen
+    losses = F.cross_entropy(seen.logits, toy.y, reduction="none")
+    told = F.one_hot(toy.y, 4).double()[:, None].expand(-1, 5, -1)
+    gaps = []
+    for index, h in enumerate(seen.states):
+        depth = torch.full_like(h[..., :1], index / 3)
+        values = rule.net(torch.cat([h, depth, told], -1))[..., 0].mean(1)
+        gaps.append((values - losses).square().mean())
+    expected = float(torch.stack(gaps).mean().detach())
+    assert rule.fit(seen)["bridge_loss"] == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("inputs", ["raw", "normalised"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from faudit.errors import RuleError
+from faudit.errors import FauditError, RuleError
 from faudit.rules import RULES, CreditRule, make_rule, rule_options
 
 NETWORKS = ("vector", "token", "image", "pooled", "hooked")
@@ -135,17 +136,44 @@ def test_unknown_names_are_refused_with_the_nearest_one(toys: Toys) -> None:
         ("fa", {"scale": 0.0}),
         ("dfa", {"scale": "big"}),
         ("kp", {"decay": 1.0}),
+        ("fa", {"scale": inf}),
+        ("usf", {"scale": -1.0}),
+        ("frsf", {"scale": nan}),
+        ("brsf", {"scale": "big"}),
         ("sb", {"inputs": "cooked"}),
         ("sb", {"lr": -1.0}),
+        ("sb", {"lr": 0.0}),
+        ("sb", {"hidden": 0}),
+        ("sb", {"hidden": -3}),
+        ("cb", {"hidden": 2.5}),
         ("cb", {"sees": "everything"}),
         ("ep", {"beta": 0.0}),
+        ("ep", {"beta": nan}),
+        ("ep", {"beta": "0.1"}),
         ("ep", {"steps": 0}),
+        ("ep", {"steps": 2.5}),
+        ("ep", {"steps": True}),
+        ("ep", {"centred": "False"}),
         ("ep", {"settle": "never"}),
     ],
 )
 def test_impossible_options_are_refused(toys: Toys, name: str, options: dict[str, Any]) -> None:
     with pytest.raises(RuleError):
         toys("vector").rule(name, **options)
+
+
+def test_a_word_is_not_taken_for_true(toys: Toys) -> None:
+    with pytest.raises(RuleError, match="centred must be true or false, not 'False'"):
+        toys("vector").rule("ep", centred="False")
+
+
+def test_a_rule_is_made_for_a_layout_and_a_seed(toys: Toys) -> None:
+    toy = toys("vector")
+    with pytest.raises(RuleError, match=r"made for network\.layout\(x\), not for a StagedNetwork"):
+        make_rule("dfa", toy.network)
+    for seed in (-1, 2**63, "one", 1.5):
+        with pytest.raises(FauditError, match="seed is"):
+            toy.rule("dfa", seed)
 
 
 def test_a_fresh_rule_keeps_the_options_however_it_was_made(toys: Toys) -> None:

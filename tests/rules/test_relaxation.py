@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from faudit.networks.scene import gradients, scene
+from faudit.networks.scene import Scene, gradients, scene
 from faudit.networks.view import Network, StagedNetwork
 from faudit.networks.zoo import ResMLP
-from faudit.rules import make_rule
+from faudit.rules import make_rule, relaxation
+from faudit.rules.relaxation import _error_slopes as relaxation_slopes
 from faudit.rules.relaxation import settle_errors, settle_states
 
 Toys = Callable[..., Any]
@@ -182,3 +183,37 @@ def test_without_blocks_the_embedding_gets_the_gradient(settle: str) -> None:
     rule = make_rule("ep", network.layout(x), settle=settle)
     (credit,) = rule.credits(scene(network, x, y))
     torch.testing.assert_close(credit, gradients(network, x, y)[1][0])
+
+
+def searched(
+    monkeypatch: pytest.MonkeyPatch, seen: Scene, tolerance: float, max_steps: int
+) -> list[Tensor]:
+    """How steep every try of the search in the errors was, relative to its sample's nudge."""
+    beta, nudge = 0.1, 0.1 * seen.output_credit.norm(dim=1)
+    tries: list[Tensor] = []
+
+    def slopes(*given: Any) -> Any:
+        found = relaxation_slopes(*given)
+        tries.append(torch.cat(found[1][1:], 1).norm(dim=1) / nudge)
+        return found
+
+    monkeypatch.setattr(relaxation, "_error_slopes", slopes)
+    settle_errors(seen, beta, tolerance, max_steps)
+    return tries
+
+
+@pytest.mark.parametrize("tolerance", [1e-1, 1e-2, 1e-4])
+def test_the_search_goes_on_to_its_tolerance_and_no_further(
+    monkeypatch: pytest.MonkeyPatch, toys: Toys, tolerance: float
+) -> None:
+    tries = searched(monkeypatch, toys("vector").seen, tolerance, 200)
+    assert len(tries) < 200
+    assert float(torch.stack(tries).amin(0).max()) <= tolerance
+    assert float(torch.stack(tries[:-1]).amin(0).max()) > tolerance
+
+
+@pytest.mark.parametrize("most", [1, 4])
+def test_the_search_takes_no_more_steps_than_it_may(
+    monkeypatch: pytest.MonkeyPatch, toys: Toys, most: int
+) -> None:
+    assert len(searched(monkeypatch, toys("vector").seen, 1e-12, most)) == 1 + most

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, ClassVar, cast
 
 import numpy as np
 
@@ -117,16 +117,35 @@ def read_archive(path: Path, folder: str, parts: Sequence[Part]) -> dict[str, by
     _check_packed(path)
     wanted = {f"{folder}/{part.name}.bin": part for part in parts}
     found: dict[str, bytes] = {}
+    most = 2 * sum(part.size for part in parts) + 2**20
     try:
-        with tarfile.open(path, "r|gz") as stream:
-            for member in stream:
+        with gzip.open(path) as packed, _tar(packed, most) as tar:
+            for member in tar:
                 if (part := wanted.pop(member.name, None)) is not None:
-                    found[part.name] = read_member(stream, member, part, path)
+                    found[part.name] = read_member(tar, member, part, path)
                 if not wanted:
                     return found
     except (tarfile.TarError, OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"{path} is damaged ({error}). Delete it and fetch it again.") from error
     raise DataError(f"{path} has no member {next(iter(wanted))}; fetch the binary version again.")
+
+
+def _tar(packed: gzip.GzipFile, most: int) -> tarfile.TarFile:
+    return tarfile.open(fileobj=cast(BinaryIO, _Bounded(packed, most)), mode="r|")
+
+
+class _Bounded:
+    """A stream that ends in an error past ``most`` bytes: tarfile reads long headers whole."""
+
+    def __init__(self, stream: gzip.GzipFile, most: int) -> None:
+        self.stream, self.most, self.left = stream, most, most
+
+    def read(self, count: int) -> bytes:
+        raw = self.stream.read(count)
+        self.left -= len(raw)
+        if self.left < 0:
+            raise OSError(f"unpacks to more than {self.most} bytes")
+        return raw
 
 
 def read_member(stream: tarfile.TarFile, member: tarfile.TarInfo, part: Part, path: Path) -> bytes:
@@ -154,7 +173,8 @@ def read_pickled(path: Path, part: Part, source: Cifar) -> bytes:
     try:
         _, shape, _, is_fortran, raw = content[b"data"].state
         pixels = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if is_fortran else "C")
-        labels = [np.array(content[key], np.uint8) for key in source.labels]
+        # bytes of an iterator: a number would be a length, and nested lists have any size
+        labels = [np.frombuffer(bytes(iter(content[key])), np.uint8) for key in source.labels]
         rows = np.column_stack([*labels, pixels]).tobytes()
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{path} is not a CIFAR batch ({error}); fetch it again.") from error
@@ -184,6 +204,12 @@ class _Recorder:
 class _Unpickler(pickle._Unpickler):  # the C one fills memory when told a large memo index
     """Knows three names of numpy, as stand-ins: even those can corrupt memory when misused."""
 
+    # A bytearray is made at the length that the file claims, before a byte of it is read.
+    dispatch: ClassVar[dict[int, Any]] = {
+        code: load
+        for code, load in pickle._Unpickler.dispatch.items()
+        if code != pickle.BYTEARRAY8[0]
+    }
     known = frozenset(
         {
             ("numpy", "ndarray"),

@@ -67,7 +67,10 @@ def _named(model: nn.Module, blocks: str | Iterable[str]) -> Named:
         return sequence_at(model, blocks) or [_one(model, blocks)]
     if not isinstance(blocks, Iterable):
         raise NetworkError(f"blocks is {blocks!r:.60}; give a dotted name, or one for every block")
-    found = [_one(model, str(name)) for name in blocks]
+    names = list(blocks)
+    if any(isinstance(name, nn.Module) for name in names):
+        raise NetworkError("blocks are named, not given; write their dotted names: ['layer1', ..]")
+    found = [_one(model, str(name)) for name in names]
     if not found:
         raise NetworkError("no block was named; give blocks=['layer1', 'layer2', ...]")
     return found

@@ -56,6 +56,8 @@ def check_labels(logits: Tensor, targets: Tensor, *, everywhere: bool = True) ->
     ...
     faudit.errors.DataError: targets run from 0 to 4, but the network has 4 classes: 0 to 3
     """
+    if not isinstance(targets, Tensor):
+        raise DataError(f"targets are a {kind(targets)}; give a tensor, one label per sample")
     if targets.is_floating_point() and targets.shape == logits.shape:
         return  # one probability per class
     if targets.dtype.is_floating_point or targets.dtype.is_complex or targets.dtype == torch.bool:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from faudit.errors import NetworkError, unknown
+from faudit.errors import NetworkError, unfit, unknown
 from faudit.networks.view import Residual, Staged
+from faudit.seeds import check_seed
 
 
 class MLPBlock(Residual):
@@ -183,6 +184,8 @@ class SmallResNet(Staged):
         self, widths: tuple[int, ...] = (32, 32, 64, 64), classes: int = 10, *, channels: int = 3
     ) -> None:
         super().__init__()
+        if not isinstance(widths, (tuple, list)):
+            raise NetworkError(f"widths must be one whole number per block, not {widths!r}")
         _positive(classes=classes, channels=channels, depth=len(widths))
         _positive(**{f"widths[{i}]": width for i, width in enumerate(widths)})
         self.stem = nn.Conv2d(channels, widths[0], 3, padding=1, bias=False)
@@ -215,18 +218,25 @@ def make_network(
     """
     if name not in NETWORKS:
         raise NetworkError(unknown("network", name, NETWORKS))
+    check_seed(seed)
     given = _fit_input(name, image)
-    known = [option for option in signature(NETWORKS[name]).parameters if option != "classes"]
-    for option in options:
-        if option not in known or option in given:
-            ours = [option for option in known if option not in given]
-            raise NetworkError(unknown(f"option of network {name!r}", option, ours))
+    _check_options(name, options, {"classes", *given})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
             return NETWORKS[name](classes=classes, **given, **options)
         except TypeError as error:
             raise NetworkError(f"network {name!r}: {error}") from error
+
+
+def _check_options(name: str, options: dict[str, object], taken: set[str]) -> None:
+    kind, parameters = f"option of network {name!r}", signature(NETWORKS[name]).parameters
+    known = {option: p.default for option, p in parameters.items() if option not in taken}
+    for option, value in options.items():
+        if option not in known:
+            raise NetworkError(unknown(kind, option, known))
+        if problem := unfit(kind, option, value, known[option]):
+            raise NetworkError(problem)
 
 
 def _fit_input(name: str, image: tuple[int, ...]) -> dict[str, int]:

@@ -6,7 +6,7 @@ from inspect import signature
 
 import torch
 
-from faudit.errors import RuleError, unknown
+from faudit.errors import RuleError, unfit, unknown
 from faudit.networks.view import Layout
 from faudit.rules.base import CreditRule
 from faudit.rules.bridge import CreditBridge, StateBridge
@@ -21,6 +21,7 @@ from faudit.rules.feedback import (
     UniformSign,
 )
 from faudit.rules.relaxation import EquilibriumPropagation
+from faudit.seeds import check_seed
 
 RULES: dict[str, type[CreditRule]] = {
     "bp": BP,
@@ -46,14 +47,23 @@ def make_rule(name: str, layout: Layout, *, seed: int = 0, **options: object) ->
     """
     if name not in RULES:
         raise RuleError(unknown("rule", name, RULES))
-    known = rule_options(name)
-    for option in options:
-        if option not in known:
-            raise RuleError(unknown(f"option of rule {name!r}", option, known))
+    if not isinstance(layout, Layout):
+        raise RuleError(f"a rule is made for network.layout(x), not for a {type(layout).__name__}")
+    check_seed(seed)
+    _check_options(name, options)
     try:
         return RULES[name](layout, torch.Generator().manual_seed(seed), **options)
     except (TypeError, ValueError) as error:
         raise RuleError(f"rule {name!r} cannot be made with {options}: {error}") from error
+
+
+def _check_options(name: str, options: dict[str, object]) -> None:
+    kind, known = f"option of rule {name!r}", rule_options(name)
+    for option, value in options.items():
+        if option not in known:
+            raise RuleError(unknown(kind, option, known))
+        if problem := unfit(kind, option, value, known[option]):
+            raise RuleError(problem)
 
 
 def rule_options(name: str) -> dict[str, object]:

@@ -46,6 +46,8 @@ class Bridge(CreditRule):
 
     def learn_with(self, net: nn.Sequential, lr: float) -> None:
         """Make ``net`` the bridge, taught by an optimiser of its own."""
+        if not lr > 0:
+            raise RuleError(f"a bridge learns at a rate above 0, not {lr!r}")
         self.net = net
         self.optimiser = torch.optim.AdamW(net.parameters(), lr=lr, fused=True)
 
@@ -97,7 +99,7 @@ class StateBridge(Bridge):
     ) -> None:
         super().__init__(layout, generator, inputs)
         width = layout.features[0]
-        self.learn_with(_mlp(width + 1, hidden or width, width, generator), lr)
+        self.learn_with(_mlp(width + 1, _hidden(hidden, width), width, generator), lr)
 
     def predict(self, index: int, h: Tensor) -> Tensor:
         """The last state as seen from h_index."""
@@ -133,7 +135,7 @@ class CreditBridge(Bridge):
         super().__init__(layout, generator, inputs)
         self.sees = sees
         width, extra = layout.features[0], 0 if sees == "nothing" else layout.classes
-        self.learn_with(_mlp(width + 1 + extra, hidden or width, 1, generator), lr)
+        self.learn_with(_mlp(width + 1 + extra, _hidden(hidden, width), 1, generator), lr)
 
     def value(self, scene: Scene, index: int, h: Tensor) -> Tensor:
         return self.read(index, h, self._context(scene)).flatten(1).mean(1)
@@ -149,6 +151,12 @@ class CreditBridge(Bridge):
         if self.sees == "error":
             return scene.error
         return one_hot(scene.targets, self.layout.classes, scene.error.dtype)
+
+
+def _hidden(asked: int | None, width: int) -> int:
+    if asked is not None and not (isinstance(asked, int) and asked >= 1):
+        raise RuleError(f"a bridge is at least 1 wide, not {asked!r}")
+    return asked or width
 
 
 def _mlp(inputs: int, hidden: int, outputs: int, generator: torch.Generator) -> nn.Sequential:

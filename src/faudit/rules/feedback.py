@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from math import inf
 
 import torch
 from torch import Tensor, nn
@@ -132,6 +133,8 @@ class UniformSign(BackwardWeights):
         self, layout: Layout, generator: torch.Generator, *, scale: float | None = None
     ) -> None:
         super().__init__(layout, generator)
+        if scale is not None and not 0 < scale < inf:
+            raise RuleError(f"the size of sign-symmetric feedback must be above 0, not {scale!r}")
         self.scale = scale
 
     def backward_weight(self, index: int, position: int, weight: Tensor) -> Tensor:
