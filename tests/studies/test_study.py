@@ -66,7 +66,7 @@ def test_the_estimate_is_what_runs_like_it_took(tmp_path: Path) -> None:
     seconds = store[tiny("seed=1")].manifest.timing["seconds"]
     costs = Costs.of(store)
     assert costs.estimate(tiny("seed=2", "training.epochs=30")) == pytest.approx(10 * seconds)
-    assert costs.estimate(Recipe()) == Costs({}).estimate(Recipe())
+    assert costs.estimate(Recipe()) == pytest.approx(Costs({}, costs.ratios).estimate(Recipe()))
 
 
 @pytest.mark.parametrize("name", ["resmlp", "vitmini", "smallresnet", "studentnet", "unheard-of"])
@@ -87,6 +87,14 @@ def test_what_is_there_is_skipped_and_named(tmp_path: Path) -> None:
     assert sum("done(accuracy" in note for note in first.notes) == 2
     assert first.closed
     assert first.shown[-1].line() == "2 of 2 runs finished"
+
+
+def test_the_time_left_weighs_runs_by_what_they_cost(tmp_path: Path) -> None:
+    heard = Heard()
+    make([tiny("training.epochs=1"), tiny("training.epochs=9", "seed=2")], tmp_path, heard)
+    halfway = next(shown for shown in heard.shown if shown.finished == 1)
+    assert halfway.behind == pytest.approx(0.2)
+    assert heard.shown[-1].ahead == pytest.approx(0.0)
 
 
 def test_one_baseline_serves_every_method_and_is_trained_once(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from faudit.recipe import Recipe
 from faudit.studies.attempt import standing
 from faudit.studies.costs import Costs
 from faudit.studies.engines import Engine, Local
-from faudit.studies.progress import Board, Status, board, duration, label, running
+from faudit.studies.progress import Board, Running, Status, board, duration, label, running
 from faudit.studies.store import LEASE_SECONDS, Entry, Store, StoreError
 from faudit.studies.trackers import Tracker, tracker
 
@@ -241,6 +241,13 @@ class Lookout:
         """The runs that are to be made, by name."""
         return {run.recipe.digest: run.recipe for run in self.planned.todo}
 
+    @cached_property
+    def sizes(self) -> dict[str, float]:
+        """What each run may cost beside the mean, so that long runs count for more than short."""
+        mean = self.planned.seconds / max(1, len(self.recipes))
+        todo = self.planned.todo
+        return {run.recipe.digest: run.seconds / mean if mean > 0 else 1.0 for run in todo}
+
     def __call__(self) -> None:
         """Look, if it is time to."""
         if time.monotonic() - self.last >= LOOK_EVERY:
@@ -263,9 +270,9 @@ class Lookout:
     def _status(self) -> Status:
         failed = sum(outcome is None or not outcome.done for outcome in self.ended.values())
         busy = [d for d in self.store.claimed() if d in self.recipes and d not in self.ended]
-        under_way = [running(self.recipes[digest], standing(self.store, digest)) for digest in busy]
+        under_way = [self._running(digest) for digest in busy]
         for digest, run in zip(busy, under_way, strict=True):
-            self.found.setdefault(digest, run.done)
+            self.found.setdefault(digest, run.done * run.size)
         return Status(
             total=len(self.planned.runs),
             cached=len(self.planned.cached),
@@ -273,7 +280,12 @@ class Lookout:
             failed=failed,
             running=under_way,
             found=sum(self.found.values()),
+            made=sum(self.sizes[digest] for digest in self.ended),
         )
+
+    def _running(self, digest: str) -> Running:
+        recipe = self.recipes[digest]
+        return running(recipe, standing(self.store, digest), self.sizes[digest])
 
 
 def work(
