@@ -126,7 +126,8 @@ def by_size(recipe: Recipe) -> float:
     True
     """
     data, training = recipe.data, recipe.training
-    samples = data.train_limit or TRAINING_SETS.get(data.name, OTHER_SETS)
+    samples = TRAINING_SETS.get(data.name, OTHER_SETS)
+    samples = min(data.train_limit or samples, samples)
     pace = CORE if _device(recipe) == "cpu" else GPU
     weights, products = _size(recipe)
     fixed = pace.step + pace.weight * weights * (1 + training.idle_steps / 3)

@@ -98,7 +98,8 @@ class Store:
         """See an existing store, for reading; ``Store.open`` makes one where there is none."""
         self.path = Path(path)
         if not self.path.is_dir():
-            raise StoreError(f"there is no store at {self.path}")
+            why = "which is a file" if self.path.exists() else "make one with faudit train"
+            raise StoreError(f"there is no store at {self.path}, {why}")
         self._check_format()
         self._leases: dict[str, SoftFileLease] = {}
 

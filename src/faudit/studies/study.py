@@ -96,7 +96,7 @@ def plan(
 def _existing(store: str | os.PathLike[str] | Store) -> Store | None:
     if isinstance(store, Store):
         return store
-    return Store(store) if Path(store).is_dir() else None
+    return Store(store) if Path(store).exists() else None
 
 
 def _planned(recipe: Recipe, entry: Entry | None, costs: Costs, same_code: bool) -> Planned:
