@@ -280,5 +280,5 @@ def test_a_grid_is_every_combination_in_order() -> None:
     assert found[2].rule.options == {"scale": 2.0}
     assert list(grid(Recipe())) == [Recipe()]
     assert [r.training.penalty for r in grid(Recipe(), training__penalty=[0, 0.1])] == [0.0, 0.1]
-    with pytest.raises(RecipeError, match="did you mean 'training.epochs'"):
+    with pytest.raises(RecipeError, match=r"did you mean 'training\.epochs'"):
         list(grid(Recipe(), training__epoch=[1]))

@@ -148,6 +148,13 @@ def test_a_recipes_own_failure_stays_and_the_machines_is_tried_again(tmp_path: P
     assert "the last try was FAILED(error" in again[unlucky].note
 
 
+def test_a_run_that_fails_says_why_where_one_looks(tmp_path: Path) -> None:
+    heard = Heard()
+    make([tiny("training.lr=1e30")], tmp_path, heard)
+    (told,) = [note for note in heard.notes if "FAILED(non-finite" in note]
+    assert "lower the learning rate" in told
+
+
 def test_names_with_markup_and_control_characters_are_harmless(tmp_path: Path) -> None:
     nasty = tiny("rule.name=[/x]\x1b[2J[red]")
     heard = Heard()

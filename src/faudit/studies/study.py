@@ -179,6 +179,7 @@ def train(
         (engine or Local()).work(store, digests, lookout)
         lookout.look()
         attach_baselines(store, [run.recipe for run in planned.runs], baseline_of)
+        store.collect(run.recipe.digest for run in planned.runs)
     except OSError as error:
         raise StoreError(f"the study has paused: {error}; start again to go on") from error
     finally:
@@ -198,7 +199,8 @@ def attach_baselines(
         baseline = baseline_of(recipe)
         if recipe != baseline and _is_done(store, recipe) and _is_done(store, baseline):
             bundle = Bundle.load(store.folder(recipe), tensors=False)
-            bundle.with_baseline(store[baseline].outcome)
+            with suppress(FileNotFoundError):  # somebody who has done the same is collecting
+                bundle.with_baseline(store[baseline].outcome)
 
 
 def _is_done(store: Store, recipe: Recipe) -> bool:
@@ -262,7 +264,8 @@ class Lookout:
 
     def _ended(self, entry: Entry, name: str) -> None:
         self.ended[entry.digest] = entry.outcome
-        self.board.note(f"{entry.digest} {name}: {entry.outcome}")
+        why = f": {entry.outcome.message}" if entry.outcome and entry.outcome.message else ""
+        self.board.note(f"{entry.digest} {name}: {entry.outcome}{why}")
         if self.tracker is not None:
             with suppress(FauditError):
                 self.tracker.offer(entry.bundle(tensors=False))
