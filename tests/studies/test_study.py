@@ -177,7 +177,7 @@ def test_no_name_in_a_recipe_leads_out_of_the_store(tmp_path: Path, place: str, 
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("training.epohcs=3", "unknown key 'training.epohcs'; did you mean 'epochs'"),
+        ("training.epohcs=3", "unknown key 'training.epohcs'; did you mean 'training.epochs'"),
         ("training.epochs=many", "training.epochs: "),
         ("seed=-1", "seed: "),
         ("rulle.name=fa", "unknown key 'rulle'; did you mean 'rule'"),
