@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +25,7 @@ from faudit.bundle import MANIFEST, Bundle, Outcome, Parts, line, pack_correct, 
 from faudit.errors import BundleError
 from faudit.recipe import Recipe
 from faudit.studies.runner import measure_again, run
-from tests.studies.tools import tiny
+from tests.studies.tools import ended, forked, tiny
 
 FILES = (*bundle.ALWAYS, *bundle.WHEN_DONE, MANIFEST)
 
@@ -206,6 +207,33 @@ def test_a_baseline_makes_one_bundle_enough(copy: Path) -> None:
     assert Bundle.load(copy).baseline == baseline
     with pytest.raises(BundleError, match="tested on other data"):
         found.with_baseline(baseline.replace(data="other"))
+
+
+def test_killed_while_the_baseline_is_replaced_the_bundle_stays_whole(
+    copy: Path, tmp_path: Path
+) -> None:
+    found = Bundle.load(copy)
+    first = found.outcome.replace(digest="1" * 20)
+    second = found.outcome.replace(digest="2" * 20)
+    found.with_baseline(first)
+    seen = []
+    for at in range(4):
+        folder = Path(shutil.copytree(copy, tmp_path / str(at)))
+
+        def killed(folder: Path = folder, at: int = at) -> None:
+            replace, count = os.replace, iter(range(100))
+
+            def deadly(*names: str) -> None:
+                if next(count) == at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                replace(*names)
+
+            os.replace = deadly  # type: ignore[assignment]
+            Bundle.load(folder).with_baseline(second)
+
+        assert ended(forked(killed)) == (-signal.SIGKILL if at < 3 else 0)
+        seen.append(Bundle.load(folder).baseline)
+    assert seen == [first, None, None, second]
 
 
 def test_an_unlisted_baseline_is_not_believed(copy: Path) -> None:

@@ -173,6 +173,10 @@ def test_files_are_loaded_by_their_suffix(tmp_path: Path) -> None:
         ("r.toml", b"seed = ", "is not valid TOML"),
         ("r.json", b"{", "is not valid JSON"),
         ("r.json", b"[1]", "a recipe: .*dictionary"),
+        ("r.json", b'{"seed": ' + b"9" * 5000 + b"}", "is not valid JSON"),
+        ("r.json", b"[" * 100_000, "is not valid JSON"),
+        ("r.json", b'{"sed": 1}', "unknown key 'sed'; did you mean 'seed'"),
+        ("r.toml", b"sed = 1", "unknown key 'sed'; did you mean 'seed'"),
         ("r.json", b"\xff\xfe", "cannot read the recipe"),
         ("missing.toml", None, "cannot read the recipe .*missing.toml"),
     ],
@@ -182,8 +186,9 @@ def test_unreadable_files_are_named(
 ) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(RecipeError, match=problem):
+    with pytest.raises(RecipeError, match=problem) as caught:
         Recipe.load(tmp_path / name)
+    assert str(tmp_path / name) in str(caught.value)
 
 
 # -- mistakes -------------------------------------------------------------------------------------
@@ -193,8 +198,10 @@ def test_unreadable_files_are_named(
     ("assignment", "problem"),
     [
         ("rules=dfa", "unknown key 'rules'; did you mean 'rule'?"),
-        ("training.epoch=3", "unknown key 'training.epoch'; did you mean 'epochs'?"),
-        ("network.depth=3", "unknown key 'network.depth'; did you mean 'options'?"),
+        ("training.epoch=3", "unknown key 'training.epoch'; did you mean 'training.epochs'?"),
+        ("epochs=3", "unknown key 'epochs'; did you mean 'training.epochs'?"),
+        ("data.epoch=3", "unknown key 'data.epoch'; did you mean 'training.epochs'?"),
+        ("network.depth=3", "'network.depth'; did you mean 'network.options.depth'?"),
         ("colour=red", "unknown key 'colour'"),
         ("training.epochs=many", r"training.epochs: .*integer.*\(got 'many'\)"),
         ("training.epochs=true", "training.epochs: .*true and false"),
@@ -214,6 +221,8 @@ def test_unreadable_files_are_named(
         ("seed.x=1", "'seed' has no parts"),
         ("seed", "not of the form key=value"),
         ("=1", "not of the form key=value"),
+        ("seed=" + "[" * 100_000, "seed: "),
+        ("seed=" + "9" * 5000, "seed: "),
     ],
 )
 def test_mistakes_are_named(assignment: str, problem: str) -> None:
@@ -271,5 +280,5 @@ def test_a_grid_is_every_combination_in_order() -> None:
     assert found[2].rule.options == {"scale": 2.0}
     assert list(grid(Recipe())) == [Recipe()]
     assert [r.training.penalty for r in grid(Recipe(), training__penalty=[0, 0.1])] == [0.0, 0.1]
-    with pytest.raises(RecipeError, match="did you mean 'epochs'"):
+    with pytest.raises(RecipeError, match=r"did you mean 'training\.epochs'"):
         list(grid(Recipe(), training__epoch=[1]))

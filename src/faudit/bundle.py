@@ -294,11 +294,19 @@ class Bundle:
         if self.baseline == baseline:
             return self
         raw = baseline.to_json().encode()
+        others = {name: sha for name, sha in self.manifest.files.items() if name != BASELINE}
+        if self.baseline is not None:
+            # Whoever is killed between two files must not leave one that the manifest denies.
+            self._relist(others)
         atomic.write(self.folder / BASELINE, raw)
-        files = {**self.manifest.files, BASELINE: _sha256(raw)}
+        manifest = self._relist({**others, BASELINE: _sha256(raw)})
+        return replace(self, manifest=manifest, baseline=baseline)
+
+    def _relist(self, files: dict[str, str]) -> Manifest:
+        """Give the bundle a manifest of these files."""
         manifest = self.manifest.replace(files=files).sealed()
         atomic.write(self.folder / MANIFEST, manifest.to_json(indent=1))
-        return replace(self, manifest=manifest, baseline=baseline)
+        return manifest
 
 
 def read_manifest(folder: Path) -> Manifest:

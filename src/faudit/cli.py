@@ -172,21 +172,23 @@ def train(
     track
         Also show every finished run in wandb, trackio or tensorboard, if that is installed.
     dry_run
-        Only list the runs, which are there, and what the others may cost.
+        Only list the runs, which are there, and what the others may cost; ends with 2 if a run
+        could not start here.
     """
     from faudit.studies.runner import check
     from faudit.studies.study import plan
     from faudit.studies.study import train as train_all
 
     wanted = _recipes(recipes, sets)
-    if dry_run:
-        planned = plan(wanted, store, same_code=same_code)
-        print(_json(_planned(planned)) if voice.as_json else planned)
-        return PASS
     chosen = _engine(engine, slots)
+    planned = plan(wanted, store, same_code=same_code)
+    if dry_run:
+        print(_json(_planned(planned)) if voice.as_json else planned)
     here = engine.partition(":")[0] == "local"
+    check((run.recipe for run in planned.todo), here=here)
+    if dry_run:
+        return PASS
     options: dict[str, Any] = {"same_code": same_code, "track": track}
-    check((run.recipe for run in plan(wanted, store, same_code=same_code).todo), here=here)
     summary = train_all(wanted, store, engine=chosen, show=_board(voice), **options)
     outcomes = {digest: outcome.to_dict() for digest, outcome in summary.outcomes.items()}
     if voice.verbose and not voice.as_json:

@@ -181,7 +181,7 @@ class Recipe(_Part):
         """The recipe in a JSON text."""
         try:
             return cls.of(json.loads(text))
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise RecipeError(f"a recipe is not valid JSON: {error}") from error
 
     @classmethod
@@ -190,14 +190,16 @@ class Recipe(_Part):
         path = Path(path)
         try:
             text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
+            raise RecipeError(f"cannot read the recipe {path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
             raise RecipeError(f"cannot read the recipe {path}: {error}") from error
-        if path.suffix != ".toml":
-            return cls.from_json(text)
         try:
-            return cls.of(tomllib.loads(text))
+            return cls.of(tomllib.loads(text)) if path.suffix == ".toml" else cls.from_json(text)
         except tomllib.TOMLDecodeError as error:
             raise RecipeError(f"{path} is not valid TOML: {error}") from error
+        except RecipeError as error:
+            raise RecipeError(f"{path}: {error}") from error
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
@@ -248,7 +250,7 @@ def grid(base: Recipe, **axes: Sequence[Any]) -> Iterator[Recipe]:
 def _value(text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -286,13 +288,24 @@ def _problem(cls: type[BaseModel], item: Any) -> str:
     place = [str(part) for part in item["loc"]]
     where = ".".join(place) or f"a {cls.__name__.lower()}"
     if item["type"] == "extra_forbidden":
-        known = _keys(cls, place[:-1])
-        near = get_close_matches(place[-1], known, n=1) or ["options"] * ("options" in known)
-        return f"unknown key {where!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+        meant = _meant(cls, place)
+        return f"unknown key {where!r}" + (f"; did you mean {meant!r}?" if meant else "")
     if "options" in place[:-1]:
         where = ".".join(place[: place.index("options") + 2])
         return f"{where}: must be a number, a string, a boolean or a list of whole numbers"
     return f"{where}: {item['msg']} (got {item['input']!r:.80})"
+
+
+def _meant(cls: type[BaseModel], place: list[str]) -> str:
+    """The whole key that an unknown one resembles, here or in another part; empty if none."""
+    *path, key = place
+    known = _keys(cls, path)
+    here = get_close_matches(key, known, n=1) or [f"options.{key}"] * ("options" in known)
+    if here:
+        return ".".join([*path, here[0]])
+    elsewhere = {key: f"{part}.{key}" for part in _keys(cls, []) for key in _keys(cls, [part])}
+    near = get_close_matches(key, elsewhere.keys() - {"name", "options"}, n=1)
+    return elsewhere[near[0]] if near else ""
 
 
 def _keys(cls: type[BaseModel], path: list[str]) -> list[str]:

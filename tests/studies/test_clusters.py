@@ -52,12 +52,26 @@ def cluster() -> Iterator[Any]:
 
 
 def test_ray_makes_the_same_table_on_two_nodes(
-    tmp_path: Path, cluster: Any, expected: dict[str, dict[str, bytes]]
+    tmp_path: Path,
+    cluster: Any,
+    expected: dict[str, dict[str, bytes]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    ray = pytest.importorskip("ray")
     engine = Ray(address=cluster.address, patience=0.5)
-    assert engine._count(10, __import__("ray").cluster_resources(), gpus=0) == 2
-    store = make(STUDY, tmp_path, engine)
+    assert engine._count(10, ray.cluster_resources(), gpus=0) == 2
+    notes = tmp_path / "nodes"
+    notes.mkdir()
+
+    class Noted(Chore):
+        def __call__(self, _: int = 0) -> int:
+            (notes / str(ray.get_runtime_context().get_node_id())).touch()
+            return super().__call__(_)
+
+    monkeypatch.setattr(clusters, "Chore", Noted)
+    store = make(STUDY, tmp_path / "store", engine)
     assert table(store.path) == expected
+    assert len(list(notes.iterdir())) == 2
 
 
 def test_a_ray_node_that_dies_costs_an_epoch(tmp_path: Path, cluster: Any) -> None:

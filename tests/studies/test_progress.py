@@ -45,6 +45,15 @@ def test_work_found_in_checkpoints_is_not_counted_as_speed() -> None:
     assert Clock(now=iter([0.0, 10.0]).__next__).left(Status(total=2)) is None
 
 
+def test_long_runs_count_for_more_than_short_ones() -> None:
+    # A run of four fifths of the work has begun, and the other has ended: as far as the times go,
+    # 0.4 + 0.8 of 2 usual runs are behind, and not one and a half.
+    long = Running("a", epoch=5, epochs=10, size=1.6)
+    sized = Status(total=2, finished=1, running=[long], made=0.4)
+    assert round(sized.behind, 6) == 1.2
+    assert round(Clock(now=iter([0.0, 12.0]).__next__).left(sized) or 0) == 8
+
+
 def test_lines_are_plain_and_seldom() -> None:
     out = io.StringIO()
     lines = Lines(out, every=3600)

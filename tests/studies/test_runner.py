@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -118,15 +119,26 @@ def test_a_damaged_checkpoint_costs_an_epoch_and_no_bit(tmp_path: Path) -> None:
     assert content(tmp_path / "whole") == content(tmp_path / "stopped")
 
 
-def poisoned(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    """A weight becomes infinite at one step."""
+WEIGHTS = (
+    "flat.weight",
+    "blocks.0.w1.weight",
+    "blocks.1.w2.bias",
+    "out_ln.weight",
+    "out_head.bias",
+)
+
+
+def poisoned(
+    monkeypatch: pytest.MonkeyPatch, at: int, name: str = "blocks.1.w1.weight", value: float = inf
+) -> None:
+    """A weight is no longer finite at one step."""
     step, count = Learner.step, itertools.count(1)
 
     def poison(self: Learner, x: Any, y: torch.Tensor) -> Any:
         if next(count) == at:
             with torch.no_grad():
                 weights = dict(self.network.module.named_parameters())
-                weights["blocks.1.w1.weight"][0, 0] = float("inf")
+                weights[name].view(-1)[0] = value
         return step(self, x, y)
 
     monkeypatch.setattr(Learner, "step", poison)
@@ -143,6 +155,16 @@ def test_numbers_that_are_not_finite_end_the_run_and_keep_its_history(
     assert found.evidence is not None
     assert found.evidence.invalid is not None
     assert found.outcome.final
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+@pytest.mark.parametrize("value", [nan, -inf])
+def test_the_layer_where_numbers_stop_being_finite_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: float
+) -> None:
+    poisoned(monkeypatch, at=5, name=name, value=value)
+    assert str(run(tiny(), tmp_path)) == f"FAILED(non-finite, the weights {name}, epoch 2)"
+    assert [record["epoch"] for record in Bundle.load(tmp_path).history] == [0, 1]
 
 
 def test_the_history_has_the_untrained_network_and_every_epoch(tmp_path: Path) -> None:

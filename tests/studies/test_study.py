@@ -66,7 +66,7 @@ def test_the_estimate_is_what_runs_like_it_took(tmp_path: Path) -> None:
     seconds = store[tiny("seed=1")].manifest.timing["seconds"]
     costs = Costs.of(store)
     assert costs.estimate(tiny("seed=2", "training.epochs=30")) == pytest.approx(10 * seconds)
-    assert costs.estimate(Recipe()) == Costs({}).estimate(Recipe())
+    assert costs.estimate(Recipe()) == pytest.approx(Costs({}, costs.ratios).estimate(Recipe()))
 
 
 @pytest.mark.parametrize("name", ["resmlp", "vitmini", "smallresnet", "studentnet", "unheard-of"])
@@ -87,6 +87,14 @@ def test_what_is_there_is_skipped_and_named(tmp_path: Path) -> None:
     assert sum("done(accuracy" in note for note in first.notes) == 2
     assert first.closed
     assert first.shown[-1].line() == "2 of 2 runs finished"
+
+
+def test_the_time_left_weighs_runs_by_what_they_cost(tmp_path: Path) -> None:
+    heard = Heard()
+    make([tiny("training.epochs=1"), tiny("training.epochs=9", "seed=2")], tmp_path, heard)
+    halfway = next(shown for shown in heard.shown if shown.finished == 1)
+    assert halfway.behind == pytest.approx(0.2)
+    assert heard.shown[-1].ahead == pytest.approx(0.0)
 
 
 def test_one_baseline_serves_every_method_and_is_trained_once(tmp_path: Path) -> None:
@@ -140,6 +148,13 @@ def test_a_recipes_own_failure_stays_and_the_machines_is_tried_again(tmp_path: P
     assert "the last try was FAILED(error" in again[unlucky].note
 
 
+def test_a_run_that_fails_says_why_where_one_looks(tmp_path: Path) -> None:
+    heard = Heard()
+    make([tiny("training.lr=1e30")], tmp_path, heard)
+    (told,) = [note for note in heard.notes if "FAILED(non-finite" in note]
+    assert "lower the learning rate" in told
+
+
 def test_names_with_markup_and_control_characters_are_harmless(tmp_path: Path) -> None:
     nasty = tiny("rule.name=[/x]\x1b[2J[red]")
     heard = Heard()
@@ -162,7 +177,7 @@ def test_no_name_in_a_recipe_leads_out_of_the_store(tmp_path: Path, place: str, 
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("training.epohcs=3", "unknown key 'training.epohcs'; did you mean 'epochs'"),
+        ("training.epohcs=3", "unknown key 'training.epohcs'; did you mean 'training.epochs'"),
         ("training.epochs=many", "training.epochs: "),
         ("seed=-1", "seed: "),
         ("rulle.name=fa", "unknown key 'rulle'; did you mean 'rule'"),

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from faudit.errors import FauditError
 from faudit.studies.attempt import Signals
-from faudit.studies.engines import TICK, Look, Stopped
+from faudit.studies.engines import TICK, Look, Stopped, at_least_one
 from faudit.studies.store import Store, StoreError
 from faudit.studies.study import PATIENCE, work
 
@@ -134,6 +134,9 @@ class Ray:
     gpus: float | None = None
     patience: float = PATIENCE
 
+    def __post_init__(self) -> None:
+        at_least_one(workers=self.workers, cores=self.cores)
+
     def work(self, store: Store, digests: Sequence[str], look: Look) -> None:
         ray = _extra("ray")
         if not ray.is_initialized():
@@ -202,6 +205,9 @@ class Slurm:
     options: dict[str, Any] = field(default_factory=dict)
     cluster: str = "slurm"
     patience: float = PATIENCE
+
+    def __post_init__(self) -> None:
+        at_least_one(workers=self.workers, cores=self.cores, minutes=self.minutes)
 
     def work(self, store: Store, digests: Sequence[str], look: Look) -> None:
         executor = self._executor(store, self._resources(store, digests))

@@ -110,6 +110,9 @@ class Local:
     patience: float | None = None
     command: tuple[str, ...] = (sys.executable, "-m", "faudit.studies.worker")
 
+    def __post_init__(self) -> None:
+        at_least_one(slots=self.slots, attempts=self.attempts, memory=self.memory)
+
     def work(self, store: Store, digests: Sequence[str], look: Look) -> None:
         settings = Settings(self.checkpoint_seconds, self.memory, self.fork)
         worker = Worker(store, settings, self.command)
@@ -117,6 +120,18 @@ class Local:
         study = Supervision(store, deque(digests), worker, slots, self.attempts, self.patience)
         with Signals(insist=True) as stopped, worker:
             study.supervise(stopped, look)
+
+
+def at_least_one(**counts: int | None) -> None:
+    """Refuse a number of workers or tries with which nothing would ever be done.
+
+    >>> at_least_one(slots=0)
+    Traceback (most recent call last):
+    faudit.errors.FauditError: slots must be at least 1, not 0
+    """
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise FauditError(f"{name} must be at least 1, not {count}")
 
 
 def cores() -> int:

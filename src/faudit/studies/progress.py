@@ -19,7 +19,7 @@ from faudit.recipe import Recipe
 
 @dataclass(frozen=True)
 class Running:
-    """One run under way; ``rate`` is in training samples per second."""
+    """One run under way; ``rate`` is in training samples per second, ``size`` in usual runs."""
 
     label: str
     epoch: int = 0
@@ -27,6 +27,7 @@ class Running:
     share: float = 0.0
     rate: float = 0.0
     accuracy: float | None = None
+    size: float = 1.0
 
     @property
     def done(self) -> float:
@@ -36,7 +37,12 @@ class Running:
 
 @dataclass(frozen=True)
 class Status:
-    """A study at one moment; ``found`` is the work that checkpoints spared, in runs."""
+    """A study at one moment.
+
+    Runs differ in size, and work is counted in runs of the study's mean size: ``found`` is what
+    checkpoints spared, and ``made`` what the runs that have ended come to, if that is not their
+    number.
+    """
 
     total: int
     cached: int = 0
@@ -44,11 +50,13 @@ class Status:
     failed: int = 0
     running: Sequence[Running] = ()
     found: float = 0.0
+    made: float | None = None
 
     @property
     def behind(self) -> float:
         """How many runs' worth of work is behind the study, beyond what was published before."""
-        return self.finished + self.failed + sum(run.done for run in self.running)
+        made = self.finished + self.failed if self.made is None else self.made
+        return made + sum(run.done * run.size for run in self.running)
 
     @property
     def ahead(self) -> float:
@@ -116,14 +124,21 @@ class Clock:
         return (self.now() - self.began) * status.ahead / done if done > 0 else None
 
 
-def duration(seconds: float | None) -> str:
+def time_left(seconds: float | None) -> str:
+    """How long a study may still take on the clock on the wall, at the pace it has had so far.
+
+    >>> time_left(5), time_left(None)
+    ('about 5 s left', 'time left not known yet')
+    """
+    return "time left not known yet" if seconds is None else f"about {duration(seconds)} left"
+
+
+def duration(seconds: float) -> str:
     """Seconds for people.
 
-    >>> duration(5), duration(125), duration(7300), duration(None)
-    ('5 s', '2 min 05 s', '2 h 01 min', 'unknown')
+    >>> duration(5), duration(125), duration(7300)
+    ('5 s', '2 min 05 s', '2 h 01 min')
     """
-    if seconds is None:
-        return "unknown"
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -161,8 +176,8 @@ class Lines:
         if time.monotonic() - self.last < self.every:
             return
         self.last = time.monotonic()
-        left = duration(self.clock.left(status))
-        self.note(f"{status.line()}; {rate(status.running)}, about {left} left")
+        left = time_left(self.clock.left(status))
+        self.note(f"{status.line()}; {rate(status.running)}, {left}")
 
     def note(self, message: str) -> None:
         print("\n".join(map(printable, message.splitlines())), file=self.out, flush=True)
@@ -191,8 +206,8 @@ class Screen:
         self.live.stop()
 
     def _table(self, status: Status) -> Table:
-        left = duration(self.clock.left(status))
-        title = f"{status.line()}; {rate(status.running)}, about {left} left"
+        left = time_left(self.clock.left(status))
+        title = f"{status.line()}; {rate(status.running)}, {left}"
         table = Table(title=title, title_justify="left", box=None, pad_edge=False)
         for name in ("run", "epoch", "done", "samples/s", "accuracy"):
             table.add_column(name, justify="left" if name == "run" else "right")
@@ -207,11 +222,12 @@ def _row(run: Running) -> list[str]:
     return [run.label, f"{run.epoch}/{run.epochs}", bar, f"{run.rate:,.0f}", accuracy]
 
 
-def running(recipe: Recipe, standing: Mapping[str, Any]) -> Running:
+def running(recipe: Recipe, standing: Mapping[str, Any], size: float = 1.0) -> Running:
     """One run under way, from its recipe and what its diary says."""
     known = {name: standing[name] for name in ("epoch", "share", "rate") if name in standing}
     accuracy = standing.get("accuracy")
-    return Running(label(recipe), epochs=recipe.training.epochs, accuracy=accuracy, **known)
+    epochs = recipe.training.epochs
+    return Running(label(recipe), epochs=epochs, accuracy=accuracy, size=size, **known)
 
 
 def board(quiet: bool = False, out: IO[str] | None = None) -> Board:

@@ -98,7 +98,8 @@ class Store:
         """See an existing store, for reading; ``Store.open`` makes one where there is none."""
         self.path = Path(path)
         if not self.path.is_dir():
-            raise StoreError(f"there is no store at {self.path}")
+            why = "which is a file" if self.path.exists() else "make one with faudit train"
+            raise StoreError(f"there is no store at {self.path}, {why}")
         self._check_format()
         self._leases: dict[str, SoftFileLease] = {}
 
@@ -197,7 +198,14 @@ class Store:
         for recipe in recipes:
             path, text = self._wanted(recipe.digest), recipe.to_json()
             if recipe not in self and _read_text(path) != text:
-                atomic.write(path, text, durable=False)
+                self._ask(recipe, path, text)
+
+    def _ask(self, recipe: Recipe, path: Path, text: str) -> None:
+        try:
+            atomic.write(path, text, durable=False)
+        except FileNotFoundError:
+            if recipe not in self:  # else published meanwhile, and ``collect`` came past
+                raise
 
     def wanted(self) -> list[str]:
         """The runs that were asked for and are not published."""
@@ -288,6 +296,17 @@ class Store:
             rmtree(self.path / "work" / _digest(digest), ignore_errors=True)
             with suppress(OSError):
                 self._wanted(digest).unlink()
+
+    def collect(self, digests: Iterable[str]) -> None:
+        """Remove the temporary files that killed writers left in and for published runs."""
+        published = [digest for digest in digests if digest in self]
+        for digest in published:
+            atomic.sweep(self.folder(digest))
+        names = {f".{self._wanted(digest).name}" for digest in published}
+        for left in (self.path / "wanted").glob(f".*{atomic.TEMPORARY}"):
+            if left.name.removesuffix(atomic.TEMPORARY).rpartition(".")[0] in names:
+                with suppress(OSError):
+                    left.unlink()
 
     def _worth_replacing(self, digest: str) -> bool:
         if digest not in self:

@@ -19,7 +19,7 @@ from faudit.recipe import Recipe
 from faudit.studies.attempt import standing
 from faudit.studies.costs import Costs
 from faudit.studies.engines import Engine, Local
-from faudit.studies.progress import Board, Status, board, duration, label, running
+from faudit.studies.progress import Board, Running, Status, board, duration, label, running
 from faudit.studies.store import LEASE_SECONDS, Entry, Store, StoreError
 from faudit.studies.trackers import Tracker, tracker
 
@@ -96,7 +96,7 @@ def plan(
 def _existing(store: str | os.PathLike[str] | Store) -> Store | None:
     if isinstance(store, Store):
         return store
-    return Store(store) if Path(store).is_dir() else None
+    return Store(store) if Path(store).exists() else None
 
 
 def _planned(recipe: Recipe, entry: Entry | None, costs: Costs, same_code: bool) -> Planned:
@@ -179,6 +179,7 @@ def train(
         (engine or Local()).work(store, digests, lookout)
         lookout.look()
         attach_baselines(store, [run.recipe for run in planned.runs], baseline_of)
+        store.collect(run.recipe.digest for run in planned.runs)
     except OSError as error:
         raise StoreError(f"the study has paused: {error}; start again to go on") from error
     finally:
@@ -198,7 +199,8 @@ def attach_baselines(
         baseline = baseline_of(recipe)
         if recipe != baseline and _is_done(store, recipe) and _is_done(store, baseline):
             bundle = Bundle.load(store.folder(recipe), tensors=False)
-            bundle.with_baseline(store[baseline].outcome)
+            with suppress(FileNotFoundError):  # somebody who has done the same is collecting
+                bundle.with_baseline(store[baseline].outcome)
 
 
 def _is_done(store: Store, recipe: Recipe) -> bool:
@@ -241,6 +243,13 @@ class Lookout:
         """The runs that are to be made, by name."""
         return {run.recipe.digest: run.recipe for run in self.planned.todo}
 
+    @cached_property
+    def sizes(self) -> dict[str, float]:
+        """What each run may cost beside the mean, so that long runs count for more than short."""
+        mean = self.planned.seconds / max(1, len(self.recipes))
+        todo = self.planned.todo
+        return {run.recipe.digest: run.seconds / mean if mean > 0 else 1.0 for run in todo}
+
     def __call__(self) -> None:
         """Look, if it is time to."""
         if time.monotonic() - self.last >= LOOK_EVERY:
@@ -255,7 +264,8 @@ class Lookout:
 
     def _ended(self, entry: Entry, name: str) -> None:
         self.ended[entry.digest] = entry.outcome
-        self.board.note(f"{entry.digest} {name}: {entry.outcome}")
+        why = f": {entry.outcome.message}" if entry.outcome and entry.outcome.message else ""
+        self.board.note(f"{entry.digest} {name}: {entry.outcome}{why}")
         if self.tracker is not None:
             with suppress(FauditError):
                 self.tracker.offer(entry.bundle(tensors=False))
@@ -263,9 +273,9 @@ class Lookout:
     def _status(self) -> Status:
         failed = sum(outcome is None or not outcome.done for outcome in self.ended.values())
         busy = [d for d in self.store.claimed() if d in self.recipes and d not in self.ended]
-        under_way = [running(self.recipes[digest], standing(self.store, digest)) for digest in busy]
+        under_way = [self._running(digest) for digest in busy]
         for digest, run in zip(busy, under_way, strict=True):
-            self.found.setdefault(digest, run.done)
+            self.found.setdefault(digest, run.done * run.size)
         return Status(
             total=len(self.planned.runs),
             cached=len(self.planned.cached),
@@ -273,7 +283,12 @@ class Lookout:
             failed=failed,
             running=under_way,
             found=sum(self.found.values()),
+            made=sum(self.sizes[digest] for digest in self.ended),
         )
+
+    def _running(self, digest: str) -> Running:
+        recipe = self.recipes[digest]
+        return running(recipe, standing(self.store, digest), self.sizes[digest])
 
 
 def work(
