@@ -324,9 +324,3 @@ def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "0 cached, 6 to run" in done.stdout
     assert not (tmp_path / "runs").exists()
-
-
-def test_the_package_runs_as_a_module() -> None:
-    command = [sys.executable, "-m", "faudit", "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")

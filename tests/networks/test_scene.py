@@ -275,6 +275,21 @@ def test_dropout_is_the_same_forward_and_back():
     assert torch.equal(seen.pull(0, seen.states[1]), once)
 
 
+@pytest.mark.parametrize("kind", [toys.Plain, toys.Stages])
+def test_who_runs_a_block_again_meets_the_masks_of_the_pass(kind):
+    network = Network.of(toys.built(lambda: kind(toys.DropStep, depth=3)).train())
+    x, y = toys.batch()
+    seen, before = scene(network, x, y), torch.get_rng_state()
+    assert torch.equal(seen.readout(seen.states[-1]), seen.logits)
+    for index in range(3):
+        credit = torch.randn_like(seen.states[index + 1])
+        torch.set_rng_state(before)
+        assert torch.equal(seen.block(index, seen.states[index]), seen.states[index + 1])
+        again = seen.pull(index, credit, lambda w: w.detach())
+        torch.testing.assert_close(again, seen.pull(index, credit))
+        assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_other_weights_carry_credit_back():
     network, (x, y) = Network.of(toys.built(toys.Plain)), toys.batch()
     seen = scene(network, x, y)

@@ -85,12 +85,14 @@ class Local:
 
     ``leaves[l]`` is the state that entered stage l and ``outputs[l]`` the state it came from, so
     ``outputs[l + 1]`` is block l's output as a function of ``leaves[l]`` and its own weights.
+    ``drawn`` is what the (CPU's) random numbers stood at before the pass and then at every state.
     """
 
     leaves: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     updates: tuple[Tensor | None, ...]
     logits: Tensor
+    drawn: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -123,14 +125,27 @@ class Scene:
         return found[0]
 
     def block(self, index: int, h: Tensor) -> Tensor:
-        """What leaves block ``index`` when ``h`` enters it."""
-        with keeping_buffers(self.network.module):
+        """What leaves block ``index`` when ``h`` enters it, with the dropout masks of the pass.
+
+        A GPU's masks are drawn anew.
+        """
+        with keeping_buffers(self.network.module), self._as_drawn(index):
             return self.network.block(self.x, index, h)
 
     def readout(self, h: Tensor) -> Tensor:
         """The logits if the last state were ``h``."""
-        with keeping_buffers(self.network.module):
+        with keeping_buffers(self.network.module), self._as_drawn(self.depth):
             return self.network.logits_from(self.x, self.depth, h)
+
+    @contextmanager
+    def _as_drawn(self, index: int) -> Iterator[None]:
+        """Draw from h_index on the random numbers that the pass drew."""
+        now = torch.get_rng_state()
+        torch.set_rng_state(self.local.drawn[0 if self.network.whole else index + 1])
+        try:
+            yield
+        finally:
+            torch.set_rng_state(now)
 
     def losses(self, h: Tensor) -> Tensor:
         """The samples' losses if the last state were ``h``."""
@@ -288,13 +303,15 @@ def _ordinary(x: Any) -> Any:
 
 def _cut_pass(network: Network, x: Any) -> Local:
     outputs: list[Tensor] = []
+    drawn = [torch.get_rng_state()]
 
     def cut(_: int, h: Tensor) -> Tensor:
         outputs.append(h)
+        drawn.append(torch.get_rng_state())
         return h.detach().requires_grad_()
 
     seen = network.trace(x, cut)
-    return Local(seen.states, tuple(outputs), seen.updates, seen.logits)
+    return Local(seen.states, tuple(outputs), seen.updates, seen.logits, tuple(drawn))
 
 
 def _judged(logits: Tensor, targets: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:

@@ -132,6 +132,9 @@ class Network(ABC):
     (4, (5, 4))
     """
 
+    whole = True
+    """Whether asking for one block runs the whole forward."""
+
     def __init__(
         self, module: nn.Module, blocks: Sequence[nn.Module], names: Sequence[str]
     ) -> None:
@@ -257,6 +260,8 @@ class Network(ABC):
 
 class StagedNetwork(Network):
     """A network whose stages can be called one by one; nothing is computed twice."""
+
+    whole = False
 
     def __init__(
         self, module: nn.Module, blocks: Sequence[nn.Module], names: Sequence[str], stages: Stages
