@@ -108,6 +108,17 @@ def test_any_truncation_is_found_and_its_file_named(
         Bundle.load(made)
 
 
+def test_a_folder_that_is_no_bundle_says_what_it_is(copy: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(BundleError, match=r"it is a store; name one of its runs, .*DIGEST"):
+        Bundle.load(tmp_path)
+    with pytest.raises(BundleError, match="missing, and so is the folder"):
+        Bundle.load(tmp_path / "nowhere")
+    (copy / MANIFEST).unlink()
+    with pytest.raises(BundleError, match="the run never finished"):
+        Bundle.load(copy)
+
+
 def test_weights_are_verified_when_used_even_if_loading_left_them_out(copy: Path) -> None:
     found = Bundle.load(copy, tensors=False)
     raw = (copy / "weights.safetensors").read_bytes()

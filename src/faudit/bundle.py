@@ -398,14 +398,21 @@ def _verified(folder: Path, manifest: Manifest, name: str) -> bytes:
     return raw
 
 
+def _no_manifest(folder: Path) -> str:
+    """Why a folder has no manifest, and what to name instead."""
+    if (folder / "runs").is_dir():
+        return f"it is a store; name one of its runs, {folder / 'runs' / 'DIGEST'}"
+    if not folder.exists():
+        return f"{MANIFEST} is missing, and so is the folder"
+    return f"{MANIFEST} is missing, so the run never finished"
+
+
 def _read(folder: Path, name: str) -> bytes:
     try:
         return (folder / name).read_bytes()
     except FileNotFoundError as error:
         if name == MANIFEST:
-            raise BundleError(
-                f"{folder} is not a bundle: {MANIFEST} is missing, so the run never finished"
-            ) from error
+            raise BundleError(f"{folder} is not a bundle: {_no_manifest(folder)}") from error
         raise BundleError(f"{folder / name} is missing, but the manifest lists it") from error
     except OSError as error:
         raise BundleError(f"cannot read {folder / name}: {error.strerror}") from error

@@ -433,3 +433,14 @@ def test_evaluating_gives_every_submodule_its_own_mode_back(modes):
         assert not any(m.training for m in model.modules())
         raise KeyError
     assert [m.training for m in parts] == modes
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [nn.DataParallel, torch.compile, lambda model: nn.DataParallel(torch.compile(model))],
+)
+def test_the_network_inside_a_compiled_or_parallel_module_is_seen(wrap):
+    model = toys.built(toys.Plain)
+    network = Network.of(wrap(model), "blocks")
+    assert network.module is model
+    assert network.names == ("blocks.0", "blocks.1")

@@ -151,7 +151,8 @@ class Network(ABC):
         Args:
             model: any module. Without ``blocks`` it must have a ``.blocks`` sequence of modules,
                 or report its states itself: ``model(x, return_hidden=True)`` gives
-                ``(logits, [h_0, .., h_L])``, which can be measured but not taught.
+                ``(logits, [h_0, .., h_L])``, which can be measured but not taught. Of a compiled
+                or parallel module the one inside is seen, which has the same weights.
             blocks: the dotted name of a sequence of blocks, or one dotted name per block.
 
         >>> mlp = nn.Sequential(nn.Linear(3, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU()),
@@ -166,6 +167,7 @@ class Network(ABC):
         if isinstance(model, torch.jit.ScriptModule):
             raise NetworkError("a scripted module hides its states; give the module it came from")
         check_made(model)
+        model = _unwrapped(model)
         known = sequence_at(model, "blocks")
         if blocks is None and not known and _reports(model):
             return ReportedNetwork(model)
@@ -427,6 +429,14 @@ def _updates(blocks: Sequence[nn.Module]) -> Iterator[list[Tensor | None]]:
             if isinstance(block, Residual):
                 hooks.enter_context(block.tap.register_forward_hook(keep(index)))
         yield seen
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The module inside torch.compile and the parallel wrappers, which hide its states."""
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return _unwrapped(model.module)
+    inside = model._modules.get("_orig_mod")
+    return model if inside is None else _unwrapped(inside)
 
 
 def _reports(model: nn.Module) -> bool:
