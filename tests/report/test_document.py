@@ -20,7 +20,7 @@ from hypothesis import given, settings
 
 from faudit.errors import FauditError
 from faudit.recipe import Named
-from faudit.report import control, escape, write_report
+from faudit.report import control, document, escape, write_report
 from faudit.report.contents import all_tables, slug
 from faudit.report.dossier import Dossier, read
 from faudit.studies.ledger import NOT_REPRODUCED, REPRODUCED
@@ -158,6 +158,20 @@ def test_a_search_among_variants_stays_under_two_megabytes_too(tmp_path: Path) -
     ]
     page = write_report([*samples.everything()[:80], *tried], tmp_path, formats=())
     assert page.stat().st_size < 2_000_000
+
+
+def test_figures_that_the_page_leaves_to_the_folder_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(document, "DRAWN", 1)
+    made = [bundle(recipe(rule, epochs=n)) for rule in ("bp", "dfa") for n in (3, 4)]
+    page = write_report(made, tmp_path, formats=("svg",)).read_text(encoding="utf-8")
+    named = re.findall(r"<code>figures/([^<]+)</code>", page)
+    assert [re.sub(r"-\d.*", "", name) for name in named] == [
+        *("reporting-pair", "cross-architecture", "per-layer", "trajectories", "controls"),
+    ]
+    assert all((tmp_path / "figures" / f"{name}.svg").is_file() for name in named)
+    assert len(re.findall(r"[12] more beside this page: ", page)) == 4
 
 
 def test_gaps_are_said_before_the_numbers(page: Path) -> None:

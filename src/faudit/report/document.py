@@ -23,6 +23,8 @@ from faudit.report.table import Table
 TEMPLATES = Path(__file__).parent / "templates"
 UNFOLDED = 6
 """Settings whose figures are open; of the others a section says only that they are there."""
+DRAWN = 24
+"""Figures of a section that the page itself draws; a search among variants makes many more."""
 WIDE = 4.5
 """Panels of more inches than this get a line of the page to themselves."""
 
@@ -84,12 +86,13 @@ def render(
     )
     environment.globals.update(table=_table(tables), plain=escape.plain)
     styles = Styles()
-    drawn = {section: _drawn(found, styles) for section, found in plates.items()}
+    drawn = {section: _drawn(found[:DRAWN], styles) for section, found in plates.items()}
     return environment.get_template("report.html").render(
         dossier=dossier,
         headline=narrative.headline(dossier),
         stories=narrative.stories(dossier),
         plates=drawn,
+        beside={section: found[DRAWN:] for section, found in plates.items()},
         unfolded=UNFOLDED,
         judged=_by_setting(dossier.methods),
         payload=Markup(control.embedded(dossier.methods)),
