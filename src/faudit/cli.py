@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from faudit.bundle import Bundle
     from faudit.pitfalls import Pitfall
     from faudit.recipe import Recipe
+    from faudit.report.dossier import Dossier
     from faudit.report.table import Table
     from faudit.studies.engines import Engine
     from faudit.studies.judging import Judged
@@ -210,7 +211,7 @@ def measure(*bundles: Path, again: bool = True, voice: Voice = USUAL) -> int:
     """
     if not bundles:
         raise FauditError("name at least one bundle: faudit measure STORE/runs/DIGEST")
-    judged = [one for folder in bundles for one in _judged(folder, again)]
+    judged = list(_judged(bundles, again))
     _show(judged, voice, explain=not voice.quiet)
     broken = [told for folder in bundles for told in _broken(folder)]
     if broken and not voice.as_json:
@@ -475,21 +476,35 @@ def worker(store: Path, *, slots: int = 1, voice: Voice = USUAL) -> int:
     return PASS
 
 
-def _judged(folder: Path, again: bool) -> Iterator[Judged]:
-    """A bundle with the baseline it carries, or every method in a store with its baseline there."""
+def _judged(folders: Sequence[Path], again: bool) -> Iterator[Judged]:
+    """Every method of the stores, then the bundles named singly, each with the baseline at hand."""
     from faudit.bundle import Bundle
     from faudit.report.dossier import read
+
+    stores = [folder for folder in folders if (folder / "runs").is_dir()]
+    for store in stores:
+        dossier = read(store)
+        runs = (run for group in dossier.methods for run in group.runs if run.verdict)
+        places = {run.recipe.digest: store / "runs" / run.recipe.digest for run in runs}
+        yield from _judged_beside(dossier, places, again)
+    single = [Bundle.load(folder, tensors=False) for folder in folders if folder not in stores]
+    if single:
+        places = {bundle.recipe.digest: bundle.folder for bundle in single}
+        yield from _judged_beside(read(single), places, again)
+
+
+def _judged_beside(dossier: Dossier, places: Mapping[str, Path], again: bool) -> Iterator[Judged]:
+    """The verdicts on some bundles; baselines are those that the report would take too."""
+    from faudit.bundle import Bundle
     from faudit.studies.judging import judge_bundle
     from faudit.studies.runner import measure_again
 
-    if not (folder / "runs").is_dir():
-        bundle = Bundle.load(folder)
-        yield judge_bundle(measure_again(bundle) if again else bundle)
-        return
-    for run in (run for group in read(folder).methods for run in group.runs if run.verdict):
-        bundle = Bundle.load(folder / "runs" / run.recipe.digest)
+    runs = {run.recipe.digest: run for group in dossier.groups for run in group.runs}
+    for digest, place in places.items():
+        bundle, run = Bundle.load(place), runs[digest]
         found = measure_again(bundle) if again and bundle.outcome.done else bundle
-        yield judge_bundle(found, run.baseline, bp_accuracy=run.bp_accuracy)
+        held = replace(found, baseline=run.baseline or found.baseline)
+        yield judge_bundle(held, bp_accuracy=run.bp_accuracy)
 
 
 def _broken(folder: Path) -> list[str]:

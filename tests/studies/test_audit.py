@@ -127,7 +127,7 @@ def test_depth_that_was_learned_passes_and_random_blocks_do_not():
 
 def test_an_audit_is_measuring_and_judging_with_its_own_baseline():
     network, train, test = model(), some(), some(200, 1)
-    found = faudit.audit(network, train, test, samples=130, **FEW)
+    found = faudit.audit(network, train, test, rule="bp", samples=130, **FEW)
     rule = make_rule("bp", Network.of(network).layout(train[0]))
     by_hand = measure(network, test[0][:130], test[1][:130], rule, perturbations=0)
     for name in ("state_norm", "growth", "reference_norm", "cosine"):
@@ -140,6 +140,19 @@ def test_an_audit_is_measuring_and_judging_with_its_own_baseline():
     assert found.to_dict()["frozen_accuracy"] == found.frozen.accuracy
     assert str(found.verdict) in str(found)
     assert "<table>" in found._repr_html_()
+
+
+def test_without_a_rule_nothing_is_said_of_exact_gradients():
+    train, test = some(), some(1000, 1)
+    found = faudit.audit(model(), train, test, **FEW)
+    assert found.evidence.gamma != found.evidence.gamma
+    codes = [flag.code for flag in found.verdict.flags]
+    assert "unmatched-baseline" in codes
+    assert "depth-ceiling" not in codes
+    named = faudit.audit(model(), train, test, rule="bp", **FEW)
+    assert named.frozen.accuracy == found.frozen.accuracy
+    assert named.evidence.gamma == pytest.approx(1.0)
+    assert "unmatched-baseline" not in [flag.code for flag in named.verdict.flags]
 
 
 def test_only_the_blocks_of_the_baseline_stay_as_they_were_drawn():
@@ -268,7 +281,10 @@ BAD = {
     "rule": ({"rule": "dfaa"}, "unknown rule 'dfaa'; did you mean 'dfa'"),
     "another's rule": ({"rule": rule_of(model(10))}, "made for states of widths .10, 10, 10."),
     "rule in float64": ({"rule": rule_of(model()).double()}, "rule.to.torch.float32."),
-    "no rule": ({"rule": None}, "a rule's name or a CreditRule, not NoneType"),
+    "a callable as rule": (
+        {"rule": len},
+        "not builtin_function_or_method; for credits of your own",
+    ),
     "blocks": ({"blocks": "block"}, "no module 'block'; near: blocks"),
     "samples": ({"samples": 0}, "samples is 0; give a whole number from 1"),
     "fewer samples": ({"samples": -1}, "samples is -1"),

@@ -84,7 +84,7 @@ def _cifar_contents(source: Cifar, root: Path, download: bool) -> dict[str, byte
     raise DataError(
         f"{source.name} is not under {root}. Put {archive.name} from {source.url} there (or a "
         f"folder {source.folder} or {source.pickled}), name another place with root= or "
-        "FAUDIT_DATA, or pass download=True."
+        "FAUDIT_DATA, or fetch it: faudit.data.load(..., download=True)."
     )
 
 

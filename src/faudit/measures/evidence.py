@@ -142,10 +142,10 @@ class Evidence(Record):
     ``samples``                  examples the measurements were taken on
     ``dtype``, ``eps``           the network's dtype; the clamp ``cosine_clamped`` was computed with
     ``state_norm``               ||h_l||, mean over samples
-    ``growth``                   ||h_{l+1}|| / ||h_l|| of each block l
+    ``growth``                   ||h_{l+1}|| / ||h_l|| of each block l, a ratio of these means
     ``reference_norm``           ||g_l|| of one sample's own loss, mean over samples (sum reduction)
     ``cosine``                   cosine(a_l, g_l), mean over samples, no clamp
-    ``cosine_clamped``           the same as ``torch.nn.functional.cosine_similarity`` reports it
+    ``cosine_clamped``           what ``F.cosine_similarity`` says at a mean loss over 128 samples
     ``deep_cosine``, ``gamma``   mean of ``cosine`` over l = 1..L, and over l = 0..L
     ``cosine_aggregates``        the same cosines aggregated in other named ways
     ``nudging``                  change of loss after a small step along -a_l

@@ -115,7 +115,10 @@ class Sizes(Gauge):
     def undefined(self) -> dict[str, str]:
         growth = self.fields()["growth"]
         none = {} if growth else {"growth": NO_BLOCKS}
-        return {**none, **_where_nan("growth", growth, "the state before the block is zero")}
+        return {
+            **none,
+            **_where_nan("growth", growth, "the state before the block is zero, or not finite"),
+        }
 
     def facts(self) -> Facts:
         return {"width": float(self.width)}

@@ -319,13 +319,16 @@ def direction_stability(evidence: Evidence, thresholds: Thresholds) -> Finding:
     """(c): does the reference point the same way for every minibatch? It never decides a verdict.
 
     >>> print(direction_stability(Evidence(layers=1, samples=8, stability=0.53), Thresholds()))
-    c direction stability: flagged: mean pairwise cosine +0.53 across minibatches (ceiling 0.3)
+    c direction stability: flagged: mean pairwise cosine +0.53 across minibatches (ceiling 0.3),
+    which fails nothing by itself
     """
     limit = thresholds.stability
     if why := evidence.why("stability"):
         return _finding("c", limit, f"stability: {why}")
     value = evidence.stability
     reason = f"mean pairwise cosine {value:+.2f} across minibatches (ceiling {limit:g})"
+    if thresholds.drifts(value):
+        reason += ", which fails nothing by itself"
     return _finding("c", limit, reason, value, thresholds.drifts(value))
 
 

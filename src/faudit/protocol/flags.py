@@ -22,6 +22,8 @@ FACTS = {
     "zero_credit_layers": "layers whose credit is zero for every sample, named or counted",
     "ep_residual": "force left at the nudged state, as a share of the nudge (0: converged)",
     "frozen_rounded": "half precision that the frozen baseline was rounded to after training",
+    "rule_unnamed": "nobody said what trained the model, so exact gradients taught its baseline",
+    "between_blocks": "blocks that are not entered by what left the block before them",
     "tf32": "what a GPU rounded to TF32 though the network is in float32",
     "width": "entries per state, which float16's rounding floor depends on",
 }
@@ -158,6 +160,25 @@ def _depth_ceiling(s: Situation) -> str:
     return ""
 
 
+def _unmatched_baseline(s: Situation) -> str:
+    if not s.fact("rule_unnamed"):
+        return ""
+    return (
+        "no rule was named, so exact gradients taught the embedding of the frozen baseline; name"
+        " what trained the model (rule=), for the baseline is to be taught the same way"
+    )
+
+
+def _between_blocks(s: Situation) -> str:
+    entered = s.fact("between_blocks")
+    if not entered:
+        return ""
+    return (
+        f"something happens before {entered} that no block shows; D1 compares what leaves the"
+        " blocks, which is not the stream if the sum h + f(h) is made outside them"
+    )
+
+
 def _half_precision(s: Situation) -> str:
     rounded = s.fact("frozen_rounded")
     if not rounded:
@@ -253,7 +274,7 @@ def _control_fails(s: Situation) -> str:
         return ""
     return (
         f"the reference at h_{layer} foretells small changes of the loss with r = {r:+.2f} only;"
-        " layers with a backward pass of their own do not give exact gradients"
+        " a layer has a backward pass of its own, or kinks (max pooling) lie within small moves"
     )
 
 
@@ -266,6 +287,8 @@ CHECKS: dict[str, tuple[str, Check]] = {
     "buffers-changed": ("Buffers changed", _buffers_changed),
     "batch-dependent": ("Samples depend on each other", _batch_dependent),
     "depth-ceiling": ("D3 at its ceiling", _depth_ceiling),
+    "unmatched-baseline": ("Baseline without a rule", _unmatched_baseline),
+    "between-blocks": ("Something between the blocks", _between_blocks),
     "half-precision": ("Baseline trained in float32", _half_precision),
     "too-few-samples": ("Too few samples", _too_few_samples),
     "borderline": ("Borderline", _borderline),

@@ -333,8 +333,8 @@ def read(source: Source) -> Dossier:
     >>> read([])
     Traceback (most recent call last):
     ...
-    faudit.errors.BundleError: there are no finished runs to report on; make some with faudit.grid
-    and a study, or give another folder
+    faudit.errors.BundleError: there are no finished runs to report on; make some with faudit train,
+    or give another folder
     """
     if isinstance(source, str | os.PathLike):
         bundles, problems = _from_folder(Path(source))
@@ -343,8 +343,8 @@ def read(source: Source) -> Dossier:
     if not bundles:
         seen = f" ({problems[0]})" if problems else ""
         raise BundleError(
-            "there are no finished runs to report on; make some with faudit.grid and a study, or"
-            f" give another folder{seen}"
+            "there are no finished runs to report on; make some with faudit train, or give"
+            f" another folder{seen}"
         )
     settings = tuple(_settings(_runs(bundles)))
     named = source if isinstance(source, str | os.PathLike) else f"{len(bundles)} bundles"

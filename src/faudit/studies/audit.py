@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
+from math import isnan
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from faudit.networks.anew import redrawn
 from faudit.networks.scene import Loss, check_labels, cross_entropy
 from faudit.networks.values import kind, map_tensors
 from faudit.networks.view import Network
-from faudit.protocol import Thresholds, Verdict, diagnose
+from faudit.protocol import Finding, Thresholds, Verdict, diagnose
 from faudit.recipe import Training
 from faudit.rules import RULES, CreditRule, make_rule
 from faudit.seeds import check_seed, derive
@@ -65,7 +66,7 @@ def audit(
     train: Samples,
     test: Samples,
     *,
-    rule: str | CreditRule = "bp",
+    rule: str | CreditRule | None = None,
     blocks: str | Sequence[str] | None = None,
     fresh: Callable[[], nn.Module] | None = None,
     training: Training = BASELINE,
@@ -85,11 +86,13 @@ def audit(
             scored on ``test``, example by example.
         rule: what trained the model. A name says how the baseline's embedding is taught. Give the
             rule object itself, with the very matrices that trained the model, to have its credit
-            measured: matrices drawn anew would say nothing about it.
+            measured: matrices drawn anew would say nothing about it. Without a rule exact
+            gradients teach the baseline, which a flag then tells.
         fresh: makes an untrained model; by default the model's own layers are reset.
-        training: how the baseline is trained; match it to how the model was trained. Blocks in
-            half precision are trained in float32 and then rounded, as trained models are: updates
-            lost in rounding would only make the baseline weaker.
+        training: how the baseline is trained, by AdamW; match it to how the model was trained, or
+            train frozen blocks as you trained the model and give ``diagnose`` both outcomes. Blocks
+            in half precision are trained in float32 and then rounded, as trained models are:
+            updates lost in rounding would only make the baseline weaker.
         samples: how many test samples the evidence is measured on.
         evaluation: other samples to measure all of the evidence on.
         bp_accuracy: what exact gradients reach, for the flag that D3 is at its ceiling; the model's
@@ -113,12 +116,15 @@ def audit(
     facts: Facts = {"was_training": any(m.training for m in network.module.modules())}
     if narrow := {t.dtype for t in _tensors(network.module)} & set(HALF):
         facts["frozen_rounded"] = ", ".join(sorted(str(t).removeprefix("torch.") for t in narrow))
+    if rule is None:
+        facts["rule_unnamed"] = True
     with untouched(network.module, seed):
         train, test = (_checked(network, part, rule, loss) for part in (train, test))
         teacher = rule if isinstance(rule, CreditRule) else _named_rule(rule, network, train, seed)
+        exact = rule is not None and teacher.exact
         frozen = frozen_score(network, teacher, train, test, fresh, training, loss, seed)
         trained = evaluate(network, _in_order(test), loss)
-        known = isinstance(rule, CreditRule) or teacher.exact
+        known = isinstance(rule, CreditRule) or exact
         shown = (_first(test, samples),) if evaluation is None else batches_of(*evaluation)
         evidence = measure(
             network,
@@ -134,7 +140,7 @@ def audit(
         evidence,
         correct=trained.correct.cpu().numpy(),
         frozen_correct=frozen.correct.cpu().numpy(),
-        bp_accuracy=trained.accuracy if bp_accuracy is None and teacher.exact else bp_accuracy,
+        bp_accuracy=trained.accuracy if bp_accuracy is None and exact else bp_accuracy,
         thresholds=thresholds,
     )
     return Audit(verdict, evidence, trained, frozen)
@@ -249,7 +255,7 @@ class FAProtocol:
         train: Samples | None = None,
         test: Samples | None = None,
         bp_accuracy: float | None = None,
-        rule: str | CreditRule = "bp",
+        rule: str | CreditRule | None = None,
         blocks: str | Sequence[str] | None = None,
         thresholds: Thresholds | None = None,
         **options: Any,
@@ -260,7 +266,7 @@ class FAProtocol:
             raise FauditError("test= scores what train= data trained; give both or neither")
         if isinstance(rule, str) and rule not in RULES:
             raise RuleError(unknown("rule", rule, RULES))
-        _check_options(options, measure, *([] if train is None else [audit]))
+        _check_options(options, measure, FAProtocol, *([] if train is None else [audit]))
         if {"samples", "evaluation"} & set(options):
             raise FauditError("FAProtocol measures on x_eval, y_eval; give fewer samples there")
         self.network = Network.of(model, blocks)
@@ -274,7 +280,7 @@ class FAProtocol:
         evidence, verdict = self._judged()
         return {
             "verdict": str(verdict),
-            "diagnostics": {name: verdict.finding(code).to_dict() for code, name in self.NAMES},
+            "diagnostics": {name: _plain(verdict.finding(code)) for code, name in self.NAMES},
             "flags": [flag.to_dict() for flag in verdict.flags],
             "explanation": verdict.explain(),
             "evidence": evidence.to_dict(),
@@ -305,11 +311,20 @@ class FAProtocol:
         return evidence, verdict
 
 
-def _named_rule(name: str, network: Network, train_on: Samples, seed: int) -> CreditRule:
-    if not isinstance(name, str):
-        raise FauditError(f"rule is a rule's name or a CreditRule, not {type(name).__name__}")
+def _plain(finding: Finding) -> dict[str, Any]:
+    """A finding whose value is a number to compare, or None where there is none."""
+    value = None if isnan(finding.value) else finding.value
+    return {**finding.to_dict(), "value": value}
+
+
+def _named_rule(name: str | None, network: Network, train_on: Samples, seed: int) -> CreditRule:
+    if name is not None and not isinstance(name, str):
+        raise FauditError(
+            f"rule is a rule's name or a CreditRule, not {type(name).__name__}; for credits of your"
+            " own, measure(credits=...) and diagnose(correct=..., frozen_correct=...)"
+        )
     example = _first(train_on, 2)[0]
-    rule = make_rule(name, network.layout(example), seed=seed)
+    rule = make_rule(name or "bp", network.layout(example), seed=seed)
     weight = next(network.module.parameters(), None)
     return rule if weight is None else rule.to(weight.device, weight.dtype)
 
@@ -323,7 +338,9 @@ def _check_options(options: Mapping[str, Any], *taken_by: Callable[..., Any]) ->
             raise FauditError(unknown("option", option, dict.fromkeys(known)))
 
 
-def _checked(network: Network, samples: Samples, rule: str | CreditRule, loss: Loss) -> Samples:
+def _checked(
+    network: Network, samples: Samples, rule: str | CreditRule | None, loss: Loss
+) -> Samples:
     """The samples, class indices as int64, if network, loss and rule can do something with them.
 
     The whole of y is looked at here, once: where it lies on a GPU no step can afford to.

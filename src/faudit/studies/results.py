@@ -145,13 +145,17 @@ class Results:
 
     >>> Results("no-such-folder")
     Traceback (most recent call last):
-    faudit.errors.FauditError: there are no results at no-such-folder; make them with export
+    faudit.errors.FauditError: there are no results at no-such-folder; name their folder
+    (--results, in a checkout it is results), or make them with export
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         if not self.folder.is_dir():
-            raise FauditError(f"there are no results at {self.folder}; make them with export")
+            raise FauditError(
+                f"there are no results at {self.folder}; name their folder (--results,"
+                " in a checkout it is results), or make them with export"
+            )
 
     def digests(self) -> list[str]:
         """The names of the runs."""

@@ -12,8 +12,8 @@ from functools import cached_property
 from pathlib import Path
 
 from faudit.baselines import frozen
-from faudit.bundle import Bundle, Outcome
-from faudit.errors import FauditError
+from faudit.bundle import BASELINE, Bundle, Outcome, read_manifest
+from faudit.errors import BundleError, FauditError
 from faudit.provenance import code_fingerprint
 from faudit.recipe import Recipe
 from faudit.studies.attempt import standing
@@ -178,7 +178,7 @@ def train(
         digests = [run.recipe.digest for run in planned.todo]
         (engine or Local()).work(store, digests, lookout)
         lookout.look()
-        attach_baselines(store, [run.recipe for run in planned.runs], baseline_of)
+        attach_baselines(store, _held(store, planned), baseline_of)
         store.collect(run.recipe.digest for run in planned.runs)
     except OSError as error:
         raise StoreError(f"the study has paused: {error}; start again to go on") from error
@@ -191,6 +191,17 @@ def train(
     return Summary(store, planned, ended)
 
 
+def _held(store: Store, planned: Plan) -> list[Recipe]:
+    """The planned runs, and where baselines are among them also those that still lack one."""
+    recipes = [run.recipe for run in planned.runs]
+    baselines = any(recipe.training.trainable_blocks == 0 for recipe in recipes)
+    for entry in store if baselines else ():
+        with suppress(FauditError):
+            if BASELINE not in read_manifest(entry.folder).files:
+                recipes.append(entry.recipe)
+    return list(dict.fromkeys(recipes))
+
+
 def attach_baselines(
     store: Store, recipes: Iterable[Recipe], baseline_of: Callable[[Recipe], Recipe] = frozen
 ) -> None:
@@ -198,8 +209,9 @@ def attach_baselines(
     for recipe in recipes:
         baseline = baseline_of(recipe)
         if recipe != baseline and _is_done(store, recipe) and _is_done(store, baseline):
-            bundle = Bundle.load(store.folder(recipe), tensors=False)
-            with suppress(FileNotFoundError):  # somebody who has done the same is collecting
+            # Somebody who does the same may be collecting; a damaged bundle is named by the plan.
+            with suppress(FileNotFoundError, BundleError):
+                bundle = Bundle.load(store.folder(recipe), tensors=False)
                 bundle.with_baseline(store[baseline].outcome)
 
 
