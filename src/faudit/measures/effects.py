@@ -14,12 +14,14 @@ from torch import Tensor, nn
 
 from faudit.measures.directions import directions
 from faudit.measures.norms import flat, norms
-from faudit.measures.safety import MEMBERS
 from faudit.networks.scene import Loss
 from faudit.networks.view import HookedNetwork, Network
 
 LossAt = Callable[[int, Tensor], Tensor]
 """(l, h) -> the samples' losses if h_l were h."""
+
+SAID = "said"
+"""The proof that what a network's blocks return is all that they tell each other."""
 
 
 def loss_at(network: Network, x: Any, targets: Tensor, loss: Loss) -> LossAt:
@@ -27,8 +29,7 @@ def loss_at(network: Network, x: Any, targets: Tensor, loss: Loss) -> LossAt:
     outputs = _outputs(network, x) if isinstance(network, HookedNetwork) else []
 
     def at(index: int, h: Tensor) -> Tensor:
-        before = list(zip(network.blocks, outputs, strict=False))[:index]
-        with torch.no_grad(), _repeating(before):
+        with torch.no_grad(), _repeating(network.blocks, outputs[:index]):
             return loss(network.logits_from(x, index, h), targets).double()
 
     return at
@@ -37,49 +38,52 @@ def loss_at(network: Network, x: Any, targets: Tensor, loss: Loss) -> LossAt:
 def _outputs(network: Network, x: Any) -> list[Any]:
     """All that every block returned, so also what goes round the next one.
 
-    Nothing where a module leaves itself notes while it runs: who skips it might miss them.
+    Nothing where blocks also tell each other what they do not return.
     """
     found: list[Any] = []
+    states: list[Tensor] = []
 
     def keep(_: nn.Module, __: Any, output: Any) -> None:
         found.append(output)
 
-    before = _notes(network.module)
+    def see(_: int, h: Tensor) -> Tensor:
+        states.append(h)
+        return h
+
     with ExitStack() as hooks, torch.no_grad():
         for block in network.blocks:
             hooks.enter_context(block.register_forward_hook(keep, prepend=True))
-        network.run(x, lambda _, h: h)
-    after = _notes(network.module)
-    same = len(before) == len(after) and all(map(_unchanged, before, after))
-    return found if same else []
+        logits = network.run(x, see)
+    if SAID not in network.proven and _say_all(network, x, found, states, logits):
+        network.proven.add(SAID)
+    return found if SAID in network.proven else []
 
 
-def _notes(module: nn.Module) -> list[tuple[Any, int]]:
-    """What modules hold beside weights, buffers, submodules and hooks, and how often it changed."""
-    held = (vars(part).items() for part in module.modules())
-    return [
-        (item, item._version if isinstance(item, Tensor) and not item.is_inference() else 0)
-        for members in held
-        for name, value in members
-        if name not in MEMBERS
-        for item in _opened(value)
-    ]
+def _say_all(
+    network: Network, x: Any, outputs: list[Any], states: list[Tensor], logits: Tensor
+) -> bool:
+    """Whether a state gives its logits though the blocks before it only repeat their outputs.
 
-
-def _opened(value: Any) -> list[Any]:
-    """A value, and what is in it where it is a container."""
-    if isinstance(value, Mapping):
-        return [value, *value.values()]
-    return [value, *value] if isinstance(value, (list, tuple, set)) else [value]
-
-
-def _unchanged(before: tuple[Any, int], after: tuple[Any, int]) -> bool:
-    return before[0] is after[0] and before[1] == after[1]
+    Notes that they leave elsewhere, in a module or in what they are given, are then missing, or
+    those of a pass with other states.
+    """
+    try:
+        with torch.no_grad():
+            network.logits_from(x, 0, 1 - 2 * states[0])
+            for index in range(network.depth, 0, -1):
+                with _repeating(network.blocks, outputs[:index]):
+                    again = network.logits_from(x, index, states[index])
+                if not torch.equal(again, logits):
+                    return False
+    except Exception:  # a block may fail where a note is missing
+        return False
+    return True
 
 
 @contextmanager
-def _repeating(said: Sequence[tuple[nn.Module, Any]]) -> Iterator[None]:
-    """Blocks that say again what they said, and compute nothing."""
+def _repeating(blocks: Sequence[nn.Module], outputs: Sequence[Any]) -> Iterator[None]:
+    """The first blocks say again what they said, and compute nothing."""
+    said = list(zip(blocks, outputs, strict=False))
     own = [(vars(block), vars(block).get("forward")) for block, _ in said]
     for block, output in said:
         vars(block)["forward"] = wraps(block.forward)(lambda *_, said=output, **__: said)
