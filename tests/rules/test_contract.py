@@ -7,6 +7,7 @@ from copy import deepcopy
 from math import inf, nan
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load, save
@@ -174,6 +175,8 @@ def test_a_rule_is_made_for_a_layout_and_a_seed(toys: Toys) -> None:
     for seed in (-1, 2**63, "one", 1.5):
         with pytest.raises(FauditError, match="seed is"):
             toy.rule("dfa", seed)
+    one = toy.rule("dfa", np.int64(1)).state_dict()
+    assert all(torch.equal(t, one[name]) for name, t in toy.rule("dfa", 1).state_dict().items())
 
 
 def test_a_fresh_rule_keeps_the_options_however_it_was_made(toys: Toys) -> None:

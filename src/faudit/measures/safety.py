@@ -41,7 +41,7 @@ def untouched(module: nn.Module, seed: int) -> Iterator[Changed]:
     """
     with (
         grading(),
-        _random_kept(module, seed),
+        _random_kept(module, int(seed)),
         evaluating(module),
         _members_kept(module),
         _parameters_kept(module),
