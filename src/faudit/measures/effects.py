@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from math import nan
 from typing import Any
@@ -15,18 +16,20 @@ from torch import Tensor, nn
 from faudit.measures.directions import directions
 from faudit.measures.norms import flat, norms
 from faudit.networks.scene import Loss
+from faudit.networks.values import map_tensors
 from faudit.networks.view import HookedNetwork, Network
 
 LossAt = Callable[[int, Tensor], Tensor]
 """(l, h) -> the samples' losses if h_l were h."""
 
-SAID = "said"
+SAYS_ALL = "says all"
 """The proof that what a network's blocks return is all that they tell each other."""
 
 
 def loss_at(network: Network, x: Any, targets: Tensor, loss: Loss) -> LossAt:
     """How the samples' losses depend on one state; what stands before it is not computed again."""
-    outputs = _outputs(network, x) if isinstance(network, HookedNetwork) else []
+    repeats = isinstance(network, HookedNetwork) and _say_all(network, x)
+    outputs = _said(network, x).outputs if repeats else []
 
     def at(index: int, h: Tensor) -> Tensor:
         with torch.no_grad(), _repeating(network.blocks, outputs[:index]):
@@ -35,16 +38,21 @@ def loss_at(network: Network, x: Any, targets: Tensor, loss: Loss) -> LossAt:
     return at
 
 
-def _outputs(network: Network, x: Any) -> list[Any]:
-    """All that every block returned, so also what goes round the next one.
+@dataclass(frozen=True)
+class Said:
+    """All that every block of a network returned, so also what goes round the next one."""
 
-    Nothing where blocks also tell each other what they do not return.
-    """
-    found: list[Any] = []
+    outputs: list[Any]
+    states: list[Tensor]
+    logits: Tensor
+
+
+def _said(network: Network, x: Any) -> Said:
+    outputs: list[Any] = []
     states: list[Tensor] = []
 
     def keep(_: nn.Module, __: Any, output: Any) -> None:
-        found.append(output)
+        outputs.append(output)
 
     def see(_: int, h: Tensor) -> Tensor:
         states.append(h)
@@ -54,30 +62,34 @@ def _outputs(network: Network, x: Any) -> list[Any]:
         for block in network.blocks:
             hooks.enter_context(block.register_forward_hook(keep, prepend=True))
         logits = network.run(x, see)
-    if SAID not in network.proven and _say_all(network, x, found, states, logits):
-        network.proven.add(SAID)
-    return found if SAID in network.proven else []
+    return Said(outputs, states, logits)
 
 
-def _say_all(
-    network: Network, x: Any, outputs: list[Any], states: list[Tensor], logits: Tensor
-) -> bool:
+def _say_all(network: Network, x: Any) -> bool:
     """Whether a state gives its logits though the blocks before it only repeat their outputs.
 
-    Notes that they leave elsewhere, in a module or in what they are given, are then missing, or
-    those of a pass with other states.
+    What they leave elsewhere, in a module or in what they are given, is then missing, or that of
+    a pass with other states. Two samples show it, once for each network.
     """
+    if SAYS_ALL in network.proven:
+        return True
     try:
+        few = map_tensors(x, lambda t: t[:2])
+        said = _said(network, few)
         with torch.no_grad():
-            network.logits_from(x, 0, 1 - 2 * states[0])
-            for index in range(network.depth, 0, -1):
-                with _repeating(network.blocks, outputs[:index]):
-                    again = network.logits_from(x, index, states[index])
-                if not torch.equal(again, logits):
-                    return False
-    except Exception:  # a block may fail where a note is missing
+            network.logits_from(few, 0, 1 - 2 * said.states[0])
+        again = (_again(network, few, said, i) for i in range(network.depth, 0, -1))
+        found = all(torch.equal(logits, said.logits) for logits in again)
+    except Exception:  # a block may fail where something is missing
         return False
-    return True
+    if found:
+        network.proven.add(SAYS_ALL)
+    return found
+
+
+def _again(network: Network, x: Any, said: Said, index: int) -> Tensor:
+    with torch.no_grad(), _repeating(network.blocks, said.outputs[:index]):
+        return network.logits_from(x, index, said.states[index])
 
 
 @contextmanager
