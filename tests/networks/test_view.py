@@ -444,3 +444,12 @@ def test_the_network_inside_a_compiled_or_parallel_module_is_seen(wrap):
     network = Network.of(wrap(model), "blocks")
     assert network.module is model
     assert network.names == ("blocks.0", "blocks.1")
+
+
+def test_the_states_of_a_module_compiled_in_place_are_seen():
+    model, (x, _) = toys.built(toys.Plain), toys.batch()
+    expected = Network.of(model, "blocks").trace(x)
+    model.compile(backend="eager")
+    model(x)
+    found = Network.of(model, "blocks").trace(x)
+    assert all(map(torch.equal, (*found.states, found.logits), (*expected.states, expected.logits)))

@@ -22,10 +22,13 @@ def call(module: nn.Module, x: Any, **options: Any) -> Any:
     >>> call(nn.Identity(), {"input": torch.ones(1)})
     tensor([1.])
     """
+    # What a module compiled in place calls instead of itself runs past the hooks of its blocks.
+    compiled = getattr(module, "_compiled_call_impl", None) is not None
+    run: Callable[..., Any] = module._call_impl if compiled else module
     with taking(module, x):
         if isinstance(x, Mapping):
-            return module(**x, **options)
-        return module(x, **options)
+            return run(**x, **options)
+        return run(x, **options)
 
 
 FORWARD_ERRORS = (
