@@ -198,9 +198,11 @@ def attach_baselines(
     for recipe in recipes:
         baseline = baseline_of(recipe)
         if recipe != baseline and _is_done(store, recipe) and _is_done(store, baseline):
-            bundle = Bundle.load(store.folder(recipe), tensors=False)
-            with suppress(FileNotFoundError):  # somebody who has done the same is collecting
-                bundle.with_baseline(store[baseline].outcome)
+            outcome = store[baseline].outcome
+            for _ in range(2):  # somebody who has done the same, and collects, may come between
+                with suppress(FileNotFoundError):
+                    Bundle.load(store.folder(recipe), tensors=False).with_baseline(outcome)
+                    break
 
 
 def _is_done(store: Store, recipe: Recipe) -> bool:
