@@ -146,6 +146,7 @@ def test_unknown_names_are_refused_with_the_nearest_one(toys: Toys) -> None:
         ("sb", {"lr": 0.0}),
         ("sb", {"hidden": 0}),
         ("sb", {"hidden": -3}),
+        ("sb", {"hidden": True}),
         ("cb", {"hidden": 2.5}),
         ("cb", {"sees": "everything"}),
         ("ep", {"beta": 0.0}),
@@ -161,6 +162,11 @@ def test_unknown_names_are_refused_with_the_nearest_one(toys: Toys) -> None:
 def test_impossible_options_are_refused(toys: Toys, name: str, options: dict[str, Any]) -> None:
     with pytest.raises(RuleError):
         toys("vector").rule(name, **options)
+
+
+def test_a_whole_number_of_numpy_is_one(toys: Toys) -> None:
+    one, other = (toys("vector").rule("sb", hidden=kind(5)) for kind in (int, np.int64))
+    assert [p.shape for p in one.parameters()] == [p.shape for p in other.parameters()]
 
 
 def test_a_word_is_not_taken_for_true(toys: Toys) -> None:
