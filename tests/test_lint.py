@@ -153,6 +153,10 @@ GUILTY: dict[str, list[str]] = {
         same = torch.nn.CosineSimilarity(dim=0, eps=1e-30)
         gamma = np.mean([same(a, g).item() for a, g in zip(credits, grads)])
         """,
+        """
+        same: torch.nn.Module = torch.nn.CosineSimilarity(dim=0, eps=1e-30)
+        gamma = np.mean([same(a, g).item() for a, g in zip(credits, grads)])
+        """,
     ],
     "FA006": [
         """

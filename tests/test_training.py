@@ -708,6 +708,13 @@ def test_a_rule_in_another_format_than_its_network_is_refused(name: str) -> None
         Learner(network, rule_for(network, x, name).float(), Training(), x, seed=0)
 
 
+def test_a_network_without_weights_has_nothing_to_train() -> None:
+    network = Network.of(nn.Sequential(nn.Tanh(), nn.Tanh()), ["0", "1"])
+    x = inputs(12)
+    with pytest.raises(NetworkError, match="nothing can be trained"):
+        Learner(network, rule_for(network, x, "dfa"), Training(), x, seed=0)
+
+
 @pytest.mark.parametrize("batches", [[(inputs(12), Y)], iter([(inputs(12), Y)])])
 def test_batches_that_are_not_made_per_epoch_are_refused(batches: Any) -> None:
     network, x = view("resmlp")

@@ -240,7 +240,8 @@ def _check_given(network: Network, rule: CreditRule, settings: Training) -> None
     if not isinstance(settings, Training):
         raise RecipeError(f"give a Training, such as recipe.training, not {settings!r:.60}")
     theirs = {(p.dtype, p.device) for p in network.module.parameters() if p.is_floating_point()}
-    for dtype, device in {(p.dtype, p.device) for p in rule.parameters()} - theirs:
+    others = {(p.dtype, p.device) for p in rule.parameters()} - theirs
+    for dtype, device in others if theirs else ():
         told = " or ".join(sorted(f"{kind} on {place}" for kind, place in theirs))
         raise RuleError(
             f"the rule is {dtype} on {device} and the network {told}; use rule.to(device, dtype)"

@@ -129,6 +129,92 @@ def test_a_block_that_leaves_notes_is_not_skipped(replaces):
         assert torch.equal(at(index, h + 1), expected)
 
 
+class Nested(toys.Step):
+    """A block whose note lies deeper than its attributes, and stays there."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        heard = self.desk["notes"][0]
+        self.desk["notes"][0] = h
+        return super().forward(h + heard)
+
+
+class Stacking(toys.Plain):
+    """Blocks that pile what they see on what they are given, as the two halves of a U-Net do."""
+
+    class Block(toys.Step):
+        def forward(self, h: Tensor, pile: list[Tensor]) -> Tensor:
+            pile.append(h)
+            return super().forward(h + pile[-2])
+
+    def __init__(self) -> None:
+        super().__init__(self.Block, depth=3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        pile = [torch.zeros_like(h)]
+        for block in self.blocks:
+            h = block(h, pile)
+        return self.head(h + sum(pile))
+
+
+class Popping(Stacking):
+    """The last half takes off what the first half piled up, and fails where nothing lies."""
+
+    class Block(toys.Step):
+        piles = True
+
+        def forward(self, h: Tensor, pile: list[Tensor]) -> Tensor:
+            if self.piles:
+                pile.append(h)
+                return super().forward(h)
+            return super().forward(h + pile.pop())
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks[2].piles = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, pile = self.stem(x), list[Tensor]()
+        for block in self.blocks:
+            h = block(h, pile)
+        return self.head(h)
+
+
+class Overwriting(Stacking):
+    """Every block writes into the sum that the one before it returned."""
+
+    class Block(toys.Step):
+        def forward(self, h: Tensor, pile: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+            pile[0].add_(h)
+            return super().forward(h), pile
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        pile = [torch.zeros_like(h)]
+        for block in self.blocks:
+            h, pile = block(h, pile)
+        return self.head(h + pile[0])
+
+
+def nested() -> toys.Plain:
+    model = toys.Plain(Nested, depth=3)
+    desk = {"notes": [0]}
+    for block in model.blocks:
+        block.desk = desk
+    model.register_forward_pre_hook(lambda *_: desk["notes"].__setitem__(0, 0))
+    return model
+
+
+@pytest.mark.parametrize("make", [nested, Stacking, Popping, Overwriting])
+def test_what_blocks_tell_each_other_beside_what_they_return_is_heard(make):
+    network, (x, y) = Network.of(toys.built(make)), toys.batch()
+    at = loss_at(network, x, y, cross_entropy)
+    for index, h in enumerate(network.trace(x).states):
+        expected = cross_entropy(network.logits_from(x, index, h + 1), y)
+        at(0, h - 1)
+        assert torch.equal(at(index, h + 1), expected)
+
+
 def test_the_loss_at_a_state_is_the_loss_with_that_state():
     network, (x, y) = Network.of(toys.built(toys.InPlace)), toys.batch()
     at = loss_at(network, x, y, cross_entropy)

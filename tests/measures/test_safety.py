@@ -406,6 +406,17 @@ class Replaced(toys.Step):
         return super().forward(h)
 
 
+class Hidden(toys.Step):
+    """A block that puts a tensor where its weight was."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        weight = self.linear.weight
+        if isinstance(weight, nn.Parameter):
+            del self.linear.weight
+            self.linear.weight = weight.detach() * 0.9
+        return super().forward(h)
+
+
 class Growing(toys.Step):
     """A block that registers a weight, a layer and a hook when it first runs."""
 
@@ -417,7 +428,7 @@ class Growing(toys.Step):
         return super().forward(h) * self.scale + self.more(h)
 
 
-@pytest.mark.parametrize("make", [Constrained, Rebound, Replaced, Growing])
+@pytest.mark.parametrize("make", [Constrained, Rebound, Replaced, Hidden, Growing])
 def test_weights_that_a_forward_changes_are_given_back(make):
     model, (x, y) = toys.built(lambda: toys.Plain(make)), toys.batch()
     before = [(id(p), p.data_ptr(), p.detach().clone()) for p in model.parameters()]
@@ -427,6 +438,8 @@ def test_weights_that_a_forward_changes_are_given_back(make):
     assert [p[:2] for p in after] == [p[:2] for p in before]
     assert all(torch.equal(a[2], b[2]) for a, b in zip(after, before, strict=True))
     assert (hook_count(model), [n for n, _ in model.named_modules()]) == (hooks, names)
+    assert all(block.linear.weight is dict(block.named_parameters())["linear.weight"]
+               for block in model.blocks)  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", [2**64, True, -1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from threading import Lock
 
 import pytest
 import torch
@@ -86,3 +87,10 @@ def test_activations_that_a_module_kept_are_copied_without_their_graph():
     assert not {t.data_ptr() for t in kept} & {t.data_ptr() for t in copies}
     assert torch.equal(other(torch.ones(2, 3)), module(torch.ones(2, 3)))
     assert not torch.equal(redrawn(module[0], 0).weight, module[0].weight)
+
+
+def test_what_cannot_be_copied_is_refused_in_words():
+    module = nn.Linear(2, 2)
+    module.lock = Lock()
+    with pytest.raises(NetworkError, match=r"Linear cannot be copied .*lock.*; pass fresh=lambda"):
+        redrawn(module, 0)

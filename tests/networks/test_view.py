@@ -444,3 +444,24 @@ def test_the_network_inside_a_compiled_or_parallel_module_is_seen(wrap):
     network = Network.of(wrap(model), "blocks")
     assert network.module is model
     assert network.names == ("blocks.0", "blocks.1")
+
+
+class Encoded(nn.Module):
+    """A module whose blocks lie in a part of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = toys.Plain()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.encoder(x)
+
+
+@pytest.mark.parametrize("part", [lambda model: model, lambda model: model.encoder])
+def test_the_states_of_what_is_compiled_in_place_are_seen(part):
+    model, (x, _) = toys.built(Encoded), toys.batch()
+    expected = Network.of(model, "encoder.blocks").trace(x)
+    part(model).compile(backend="eager")
+    model(x)
+    found = Network.of(model, "encoder.blocks").trace(x)
+    assert all(map(torch.equal, (*found.states, found.logits), (*expected.states, expected.logits)))

@@ -7,6 +7,7 @@ from copy import deepcopy
 from math import inf, nan
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load, save
@@ -145,6 +146,7 @@ def test_unknown_names_are_refused_with_the_nearest_one(toys: Toys) -> None:
         ("sb", {"lr": 0.0}),
         ("sb", {"hidden": 0}),
         ("sb", {"hidden": -3}),
+        ("sb", {"hidden": True}),
         ("cb", {"hidden": 2.5}),
         ("cb", {"sees": "everything"}),
         ("ep", {"beta": 0.0}),
@@ -162,6 +164,11 @@ def test_impossible_options_are_refused(toys: Toys, name: str, options: dict[str
         toys("vector").rule(name, **options)
 
 
+def test_a_whole_number_of_numpy_is_one(toys: Toys) -> None:
+    one, other = (toys("vector").rule("sb", hidden=kind(5)) for kind in (int, np.int64))
+    assert [p.shape for p in one.parameters()] == [p.shape for p in other.parameters()]
+
+
 def test_a_word_is_not_taken_for_true(toys: Toys) -> None:
     with pytest.raises(RuleError, match="centred must be true or false, not 'False'"):
         toys("vector").rule("ep", centred="False")
@@ -174,6 +181,8 @@ def test_a_rule_is_made_for_a_layout_and_a_seed(toys: Toys) -> None:
     for seed in (-1, 2**63, "one", 1.5):
         with pytest.raises(FauditError, match="seed is"):
             toy.rule("dfa", seed)
+    one = toy.rule("dfa", np.int64(1)).state_dict()
+    assert all(torch.equal(t, one[name]) for name, t in toy.rule("dfa", 1).state_dict().items())
 
 
 def test_a_fresh_rule_keeps_the_options_however_it_was_made(toys: Toys) -> None:

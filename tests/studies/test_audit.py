@@ -6,6 +6,7 @@ import io
 from contextlib import redirect_stdout
 from copy import deepcopy
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -330,6 +331,15 @@ def assert_untouched(network: nn.Module, before: dict, state: Tensor) -> None:
     assert all(m.training for m in network.modules())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in network.modules())
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile])
+def test_a_fresh_model_may_be_wrapped(wrap):
+    x, y = some()
+    given = {"training": Training(epochs=1), "samples": 8, "perturbations": 0, "seed": np.int64(1)}
+    one = faudit.audit(model(), (x, y), (x, y), fresh=model, **given)
+    other = faudit.audit(model(), (x, y), (x, y), fresh=lambda: wrap(model()), **given)
+    assert other.frozen.accuracy == one.frozen.accuracy
 
 
 def test_the_trained_model_is_no_fresh_one():

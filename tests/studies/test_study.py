@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from faudit import atomic
 from faudit.baselines import frozen
 from faudit.bundle import Bundle
 from faudit.errors import FauditError
@@ -16,7 +17,7 @@ from faudit.studies.engines import Inline
 from faudit.studies.judging import judge_bundle
 from faudit.studies.progress import Status
 from faudit.studies.store import Store
-from faudit.studies.study import plan, train
+from faudit.studies.study import attach_baselines, plan, train
 from tests.studies.tools import table, tiny
 
 
@@ -95,6 +96,26 @@ def test_the_time_left_weighs_runs_by_what_they_cost(tmp_path: Path) -> None:
     halfway = next(shown for shown in heard.shown if shown.finished == 1)
     assert halfway.behind == pytest.approx(0.2)
     assert heard.shown[-1].ahead == pytest.approx(0.0)
+
+
+def test_a_baseline_is_not_lost_to_somebody_who_collects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = tiny("rule.name=fa")
+    store = make([method, frozen(method)], tmp_path)
+    found = Bundle.load(store.folder(method), tensors=False)
+    assert found.baseline is not None
+    found.with_baseline(found.baseline.replace(message="of a frozen run that was made again"))
+    own, times = atomic.write_through, iter(range(100))
+
+    def swept(path: Path, raw: bytes, *, durable: bool = True) -> None:
+        own(path, raw, durable=durable)
+        if path.name.startswith(".baseline") and next(times) == 0:
+            atomic.sweep(path.parent)
+
+    monkeypatch.setattr(atomic, "write_through", swept)
+    attach_baselines(store, [method])
+    assert Bundle.load(store.folder(method), tensors=False).baseline == found.baseline
 
 
 def test_one_baseline_serves_every_method_and_is_trained_once(tmp_path: Path) -> None:

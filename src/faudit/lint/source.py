@@ -105,8 +105,10 @@ class Source:
         made = (
             target
             for node in ast.walk(self.tree)
-            if isinstance(node, ast.Assign) and self.called(node.value) == COSINE_MODULE
-            for target in node.targets
+            if isinstance(node, ast.Assign | ast.AnnAssign)
+            and node.value is not None
+            and self.called(node.value) == COSINE_MODULE
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         )
         names = (getattr(target, "id", getattr(target, "attr", "")) for target in made)
         return frozenset(filter(None, names))

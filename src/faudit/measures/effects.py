@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from math import nan
 from typing import Any
@@ -14,72 +15,87 @@ from torch import Tensor, nn
 
 from faudit.measures.directions import directions
 from faudit.measures.norms import flat, norms
-from faudit.measures.safety import MEMBERS
 from faudit.networks.scene import Loss
+from faudit.networks.values import map_tensors
 from faudit.networks.view import HookedNetwork, Network
 
 LossAt = Callable[[int, Tensor], Tensor]
 """(l, h) -> the samples' losses if h_l were h."""
 
+SAYS_ALL = "says all"
+"""The proof that what a network's blocks return is all that they tell each other."""
+
 
 def loss_at(network: Network, x: Any, targets: Tensor, loss: Loss) -> LossAt:
     """How the samples' losses depend on one state; what stands before it is not computed again."""
-    outputs = _outputs(network, x) if isinstance(network, HookedNetwork) else []
+    repeats = isinstance(network, HookedNetwork) and _say_all(network, x)
+    outputs = _said(network, x).outputs if repeats else []
 
     def at(index: int, h: Tensor) -> Tensor:
-        before = list(zip(network.blocks, outputs, strict=False))[:index]
-        with torch.no_grad(), _repeating(before):
+        with torch.no_grad(), _repeating(network.blocks, outputs[:index]):
             return loss(network.logits_from(x, index, h), targets).double()
 
     return at
 
 
-def _outputs(network: Network, x: Any) -> list[Any]:
-    """All that every block returned, so also what goes round the next one.
+@dataclass(frozen=True)
+class Said:
+    """All that every block of a network returned, so also what goes round the next one."""
 
-    Nothing where a module leaves itself notes while it runs: who skips it might miss them.
-    """
-    found: list[Any] = []
+    outputs: list[Any]
+    states: list[Tensor]
+    logits: Tensor
+
+
+def _said(network: Network, x: Any) -> Said:
+    outputs: list[Any] = []
+    states: list[Tensor] = []
 
     def keep(_: nn.Module, __: Any, output: Any) -> None:
-        found.append(output)
+        outputs.append(output)
 
-    before = _notes(network.module)
+    def see(_: int, h: Tensor) -> Tensor:
+        states.append(h)
+        return h
+
     with ExitStack() as hooks, torch.no_grad():
         for block in network.blocks:
             hooks.enter_context(block.register_forward_hook(keep, prepend=True))
-        network.run(x, lambda _, h: h)
-    after = _notes(network.module)
-    same = len(before) == len(after) and all(map(_unchanged, before, after))
-    return found if same else []
+        logits = network.run(x, see)
+    return Said(outputs, states, logits)
 
 
-def _notes(module: nn.Module) -> list[tuple[Any, int]]:
-    """What modules hold beside weights, buffers, submodules and hooks, and how often it changed."""
-    held = (vars(part).items() for part in module.modules())
-    return [
-        (item, item._version if isinstance(item, Tensor) and not item.is_inference() else 0)
-        for members in held
-        for name, value in members
-        if name not in MEMBERS
-        for item in _opened(value)
-    ]
+def _say_all(network: Network, x: Any) -> bool:
+    """Whether a state gives its logits though the blocks before it only repeat their outputs.
+
+    What they leave elsewhere, in a module or in what they are given, is then missing, or that of
+    a pass with other states. Two samples show it, once for each network.
+    """
+    if SAYS_ALL in network.proven:
+        return True
+    try:
+        few = map_tensors(x, lambda t: t[:2])
+        said = _said(network, few)
+        with torch.no_grad():
+            network.logits_from(few, 0, 1 - 2 * said.states[0])
+        again = (_again(network, few, said, i) for i in range(network.depth, 0, -1))
+        found = all(torch.equal(logits, said.logits) for logits in again)
+    except Exception:  # a block may fail where something is missing
+        return False
+    if found:
+        network.proven.add(SAYS_ALL)
+    return found
 
 
-def _opened(value: Any) -> list[Any]:
-    """A value, and what is in it where it is a container."""
-    if isinstance(value, Mapping):
-        return [value, *value.values()]
-    return [value, *value] if isinstance(value, (list, tuple, set)) else [value]
-
-
-def _unchanged(before: tuple[Any, int], after: tuple[Any, int]) -> bool:
-    return before[0] is after[0] and before[1] == after[1]
+def _again(network: Network, x: Any, said: Said, index: int) -> Tensor:
+    with torch.no_grad(), _repeating(network.blocks, said.outputs[:index]):
+        return network.logits_from(x, index, said.states[index])
 
 
 @contextmanager
-def _repeating(said: Sequence[tuple[nn.Module, Any]]) -> Iterator[None]:
-    """Blocks that say again what they said, and compute nothing."""
+def _repeating(blocks: Sequence[nn.Module], outputs: Sequence[Any]) -> Iterator[None]:
+    """The first blocks say again what they said, and compute nothing."""
+    said = list(zip(blocks, outputs, strict=False))
     own = [(vars(block), vars(block).get("forward")) for block, _ in said]
     for block, output in said:
         vars(block)["forward"] = wraps(block.forward)(lambda *_, said=output, **__: said)

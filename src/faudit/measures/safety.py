@@ -41,7 +41,7 @@ def untouched(module: nn.Module, seed: int) -> Iterator[Changed]:
     """
     with (
         grading(),
-        _random_kept(module, seed),
+        _random_kept(module, int(seed)),
         evaluating(module),
         _members_kept(module),
         _parameters_kept(module),
@@ -102,16 +102,20 @@ def _give_back(p: nn.Parameter, held: Tensor, weight: Tensor) -> None:
 
 @contextmanager
 def _members_kept(module: nn.Module) -> Iterator[None]:
-    """What every submodule has registered: weights, buffers, submodules and hooks, nothing else."""
-    parts = list(module.modules())
-    owned = [vars(m)[kind] for m in parts for kind in MEMBERS if kind in vars(m)]
-    before = [dict(members) for members in owned]
+    """What every submodule has registered: weights, buffers, submodules and hooks, nothing else.
+
+    An attribute that has since taken the name of one would hide it.
+    """
+    owned = [(m, vars(m)[kind]) for m in module.modules() for kind in MEMBERS if kind in vars(m)]
+    before = [(set(vars(m)), dict(members)) for m, members in owned]
     try:
         yield
     finally:
-        for members, old in zip(owned, before, strict=True):
+        for (m, members), (names, old) in zip(owned, before, strict=True):
             members.clear()
             members.update(old)
+            for name in (vars(m).keys() & old.keys()) - names:
+                del vars(m)[name]
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def redrawn(module: nn.Module, seed: int) -> nn.Module:
     >>> bool((redrawn(layer, seed=1).weight == layer.weight).all())
     False
     """
-    fresh = duplicate(module, module)
+    fresh = _copied(module)
     _refuse_unknown(fresh)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
@@ -56,6 +56,17 @@ def redrawn(module: nn.Module, seed: int) -> nn.Module:
     for parameter in fresh.parameters():
         parameter.requires_grad_(True)
     return fresh
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    try:
+        return duplicate(module, module)
+    except Exception as error:  # anything may stand in a module
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise NetworkError(
+            f"{type(module).__name__} cannot be copied to be drawn anew ({why:.150});"
+            " pass fresh=lambda: YourModel()"
+        ) from error
 
 
 def _reset(part: nn.Module) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import signature
 from math import nan
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from faudit.errors import NetworkError
@@ -22,10 +24,17 @@ def call(module: nn.Module, x: Any, **options: Any) -> Any:
     >>> call(nn.Identity(), {"input": torch.ones(1)})
     tensor([1.])
     """
-    with taking(module, x):
+    with taking(module, x), _uncompiled():
         if isinstance(x, Mapping):
             return module(**x, **options)
         return module(x, **options)
+
+
+def _uncompiled() -> AbstractContextManager[Any]:
+    """Compiled parts as they were written, for compiled code runs past the hooks of its modules."""
+    if "torch._dynamo" not in sys.modules:  # nothing was compiled, and loading it takes seconds
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 FORWARD_ERRORS = (

@@ -52,7 +52,7 @@ def make_rule(name: str, layout: Layout, *, seed: int = 0, **options: object) ->
     check_seed(seed)
     _check_options(name, options)
     try:
-        return RULES[name](layout, torch.Generator().manual_seed(seed), **options)
+        return RULES[name](layout, torch.Generator().manual_seed(int(seed)), **options)
     except (TypeError, ValueError) as error:
         raise RuleError(f"rule {name!r} cannot be made with {options}: {error}") from error
 

@@ -63,7 +63,7 @@ class CreditRule(nn.Module, ABC):
 
     def fresh(self, seed: int) -> CreditRule:
         """The same rule with its state drawn anew: the null that trained credit is held against."""
-        other = type(self)(self.layout, torch.Generator().manual_seed(seed), **self.options)
+        other = type(self)(self.layout, torch.Generator().manual_seed(int(seed)), **self.options)
         like = next(self.parameters(), None)
         return other if like is None else other.to(like.device, like.dtype)
 

@@ -6,6 +6,7 @@ The audited papers define them: a State Bridge predicts h_L, a Credit Bridge pre
 from __future__ import annotations
 
 from abc import abstractmethod
+from numbers import Integral
 from typing import Literal
 
 import torch
@@ -154,9 +155,11 @@ class CreditBridge(Bridge):
 
 
 def _hidden(asked: int | None, width: int) -> int:
-    if asked is not None and not (isinstance(asked, int) and asked >= 1):
+    if asked is None:
+        return width
+    if isinstance(asked, bool) or not isinstance(asked, Integral) or int(asked) < 1:
         raise RuleError(f"a bridge is at least 1 wide, not {asked!r}")
-    return asked or width
+    return int(asked)
 
 
 def _mlp(inputs: int, hidden: int, outputs: int, generator: torch.Generator) -> nn.Sequential:

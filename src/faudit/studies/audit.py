@@ -163,7 +163,7 @@ def frozen_score(
     other = Network.of(module, network.names)
     if {id(p) for p in module.parameters()} & {id(p) for p in network.module.parameters()}:
         raise FauditError("fresh() returned the trained model; it must build a new, untrained one")
-    _check_matched(network.module, module)
+    _check_matched(network.module, other.module)
     settings = training.model_copy(update={"trainable_blocks": 0})
     teacher = rule.fresh(derive(seed, 4))
     with _in_float32(module, teacher) as widened:

@@ -341,7 +341,9 @@ class Shelf:
         elsewhere = claim.line.quantity if claim.line else None
         shown = self.number(claim, elsewhere, variant)[0] if elsewhere else ours
         standing, reason = _judge(claim, ours, shown)
-        return Row(claim, variant, standing, _said(reason, ours), ours)
+        whose = "its" if _is_joint(claim, claim.quantity) else f"{ours.undefined} of {ours.seeds}"
+        broken = f"; {whose} runs leave it undefined" if ours.undefined else ""
+        return Row(claim, variant, standing, f"{reason}{broken}", ours)
 
     def number(self, claim: Claim, quantity: Quantity, variant: str) -> tuple[Ours | None, str]:
         """Our number, or None and what it lacks."""
@@ -496,13 +498,6 @@ def _on_side(line: Line, shown: Ours | None) -> bool:
     if shown is None or shown.mean is None or shown.undefined:
         return False
     return (shown.mean >= line.limit) is line.above
-
-
-def _said(reason: str, ours: Ours) -> str:
-    """The reason, and what the reader must know of the runs behind it."""
-    broken = ours.undefined
-    notes = [f"{broken} of {ours.seeds} runs leave it undefined"] if broken else []
-    return "; ".join([reason, *notes])
 
 
 # -- the decision tables --------------------------------------------------------------------------

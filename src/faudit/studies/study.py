@@ -209,10 +209,12 @@ def attach_baselines(
     for recipe in recipes:
         baseline = baseline_of(recipe)
         if recipe != baseline and _is_done(store, recipe) and _is_done(store, baseline):
-            # Somebody who does the same may be collecting; a damaged bundle is named by the plan.
-            with suppress(FileNotFoundError, BundleError):
-                bundle = Bundle.load(store.folder(recipe), tensors=False)
-                bundle.with_baseline(store[baseline].outcome)
+            outcome = store[baseline].outcome
+            # Somebody who has done the same, and collects, may come between; damage is the plan's.
+            for _ in range(2):
+                with suppress(FileNotFoundError, BundleError):
+                    Bundle.load(store.folder(recipe), tensors=False).with_baseline(outcome)
+                    break
 
 
 def _is_done(store: Store, recipe: Recipe) -> bool:
