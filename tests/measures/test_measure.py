@@ -556,6 +556,32 @@ def test_samples_that_depend_on_each_other_are_noticed(count, dtype, precise):
         assert ("batch-dependent" in [f.code for f in diagnose(found).flags]) == depends
 
 
+class SumOutside(toys.Plain):
+    """A forward that adds the residual itself, so that its blocks return updates."""
+
+    def apply_block(self, block, h):
+        return h + block(h)
+
+
+class BetweenBlocks(toys.Plain):
+    """A forward with layers between its blocks, and no way around one."""
+
+    def apply_block(self, block, h):
+        return torch.relu(block(h)) + 1
+
+
+@pytest.mark.parametrize("kind", [SumOutside, BetweenBlocks, toys.Plain, toys.Stages])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_way_around_the_blocks_is_noticed(kind, dtype):
+    x, y = toys.batch(20, dtype=dtype)
+    model = toys.built(lambda: kind(depth=3)).to(dtype).requires_grad_(False)
+    found = measure(model, x, y, perturbations=0)
+    around = kind is SumOutside
+    told = "'blocks.2', the readout"  # what entered the first block is no state to the forward
+    assert found.facts.get("detours", "") == (told if around else "")
+    assert ("around-blocks" in [f.code for f in diagnose(found).flags]) == around
+
+
 def test_a_forward_for_one_number_of_samples_is_measured():
     class Fixed(toys.Plain):
         def forward(self, x: Tensor) -> Any:
@@ -651,7 +677,7 @@ def test_a_dead_state_has_no_growth():
     nn.init.zeros_(problem.module.stem.weight)
     nn.init.zeros_(problem.module.stem.bias)
     found = measured(problem)
-    assert found.why("growth", 0) == "the state before the block is zero"
+    assert found.why("growth", 0) == "the state before the block is zero, or not finite"
     assert found.defined["growth"][1]
 
 

@@ -58,7 +58,7 @@ CAUSES = [
     ("depth-ceiling", CLEAN, {"accuracy": 0.79, "frozen_accuracy": 0.908, "bp_accuracy": 0.796}),
     ("depth-ceiling", CLEAN, {"frozen_accuracy": 0.99, "bp_accuracy": None}),
     ("unmatched-baseline", with_fact("rule_unnamed", True), {}),
-    ("between-blocks", with_fact("between_blocks", "blocks.1"), {}),
+    ("around-blocks", with_fact("detours", "'blocks.1', the readout"), {}),
     ("half-precision", with_fact("frozen_rounded", "float16"), {}),
     ("too-few-samples", CLEAN.replace(samples=127), {}),
     ("too-few-samples", CLEAN, {"test_samples": 999}),

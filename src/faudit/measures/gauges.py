@@ -21,7 +21,7 @@ from faudit.measures.effects import Perturbations, loss_at, nudges
 from faudit.measures.evidence import NullCalibration
 from faudit.measures.norms import Mean, Means, distances, nonzero, norms, ratio
 from faudit.measures.safety import bad_buffer, bad_weight
-from faudit.networks.scene import Loss, gradients, keeping_buffers
+from faudit.networks.scene import Loss, detours, gradients, keeping_buffers
 from faudit.networks.values import check_batch, map_tensors, marks
 from faudit.networks.view import Network, Pass
 
@@ -171,6 +171,26 @@ class Independence(Gauge):
 
     def facts(self) -> Facts:
         return {"batch_spread": self.spread} if self.spread else {}
+
+
+class Detours(Gauge):
+    """Whether a way leads around the blocks; what leaves them is then not the whole stream."""
+
+    def __init__(self) -> None:
+        self.asked, self.readers = False, ""
+
+    def add(self, shown: Shown) -> None:
+        if self.asked:
+            return
+        self.asked = True
+        try:
+            few = map_tensors(shown.seen.x, lambda t: t[:2])
+            self.readers = ", ".join(detours(shown.seen.network, few))
+        except Exception:  # a forward may insist on its number of samples, or hide its blocks
+            return
+
+    def facts(self) -> Facts:
+        return {"detours": self.readers} if self.readers else {}
 
 
 class Finiteness(Gauge):

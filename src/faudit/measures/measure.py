@@ -13,6 +13,7 @@ from faudit.errors import DataError, FauditError, RuleError
 from faudit.measures.evidence import Evidence
 from faudit.measures.gauges import (
     Alignment,
+    Detours,
     Facts,
     Finiteness,
     Forecasts,
@@ -163,7 +164,14 @@ class Tally:
 
     def _gauges(self) -> Iterator[Gauge]:
         plan, credited = self.plan, self.informant.credits is not None
-        yield from (Finiteness(self.network), Sizes(), Outputs(), Independence(), Stability())
+        yield from (
+            Finiteness(self.network),
+            Sizes(),
+            Outputs(),
+            Independence(),
+            Detours(),
+            Stability(),
+        )
         if self.twin:
             yield Precision(self.twin)
         if credited:

@@ -188,23 +188,47 @@ def check_series(network: Network, x: Any) -> None:
         _refuse_detour(network, local, index)
 
 
+def detours(network: Network, x: Any) -> list[str]:
+    """The blocks, and perhaps the readout, that use earlier states besides the one before them.
+
+    >>> from faudit.networks.zoo import ResMLP
+    >>> detours(Network.of(ResMLP(inputs=6, width=4, depth=2, classes=3)), torch.zeros(2, 6))
+    []
+    """
+    with grading():
+        local = _cut_pass(network, _ordinary(x))
+    readers = range(network.depth + 1)
+    return [_reader(network, index) for index in readers if _around(local, index)]
+
+
 def _refuse_detour(network: Network, local: Local, index: int) -> None:
     """Refuse a block, or the readout, that uses other states than h_index; asked once for each."""
-    output = local.logits if index == network.depth else local.outputs[index + 1]
-    earlier = local.leaves[:index]
-    if index in network.proven or not earlier or not output.requires_grad:
+    if index in network.proven:
         return
+    if around := _around(local, index):
+        raise NetworkError(
+            f"{_reader(network, index)} uses {', '.join(around)} besides h_{index}, so credit"
+            " carried back from block to block would miss a way; name blocks that hold both ends"
+            " of it"
+        )
+    network.proven.add(index)
+
+
+def _around(local: Local, index: int) -> list[str]:
+    """The states before h_index that what reads h_index uses too."""
+    output = (*local.outputs, local.logits)[index + 1]
+    earlier = local.leaves[:index]
+    if not earlier or not output.requires_grad:
+        return []
     heard = torch.autograd.grad(
         output, earlier, output.detach(), retain_graph=True, allow_unused=True
     )
-    around = [f"h_{i}" for i, g in enumerate(heard) if g is not None]
-    if around:
-        reader = "the readout" if index == network.depth else f"{network.names[index]!r}"
-        raise NetworkError(
-            f"{reader} uses {', '.join(around)} besides h_{index}, so credit carried back from"
-            " block to block would miss a way; name blocks that hold both ends of it"
-        )
-    network.proven.add(index)
+    return [f"h_{i}" for i, g in enumerate(heard) if g is not None]
+
+
+def _reader(network: Network, index: int) -> str:
+    """Who reads h_index."""
+    return "the readout" if index == network.depth else f"{network.names[index]!r}"
 
 
 def scene(network: Network, x: Any, targets: Tensor, loss: Loss = cross_entropy) -> Scene:

@@ -23,7 +23,7 @@ FACTS = {
     "ep_residual": "force left at the nudged state, as a share of the nudge (0: converged)",
     "frozen_rounded": "half precision that the frozen baseline was rounded to after training",
     "rule_unnamed": "nobody said what trained the model, so exact gradients taught its baseline",
-    "between_blocks": "blocks that are not entered by what left the block before them",
+    "detours": "who uses earlier states besides what left the block before",
     "tf32": "what a GPU rounded to TF32 though the network is in float32",
     "width": "entries per state, which float16's rounding floor depends on",
 }
@@ -169,13 +169,13 @@ def _unmatched_baseline(s: Situation) -> str:
     )
 
 
-def _between_blocks(s: Situation) -> str:
-    entered = s.fact("between_blocks")
-    if not entered:
+def _around_blocks(s: Situation) -> str:
+    readers = s.fact("detours")
+    if not readers:
         return ""
     return (
-        f"something happens before {entered} that no block shows; D1 compares what leaves the"
-        " blocks, which is not the stream if the sum h + f(h) is made outside them"
+        f"a way leads around blocks to {readers}; D1 compares what leaves the blocks, which is not"
+        " the stream where the sum h + f(h) is made outside them"
     )
 
 
@@ -288,7 +288,7 @@ CHECKS: dict[str, tuple[str, Check]] = {
     "batch-dependent": ("Samples depend on each other", _batch_dependent),
     "depth-ceiling": ("D3 at its ceiling", _depth_ceiling),
     "unmatched-baseline": ("Baseline without a rule", _unmatched_baseline),
-    "between-blocks": ("Something between the blocks", _between_blocks),
+    "around-blocks": ("A way around the blocks", _around_blocks),
     "half-precision": ("Baseline trained in float32", _half_precision),
     "too-few-samples": ("Too few samples", _too_few_samples),
     "borderline": ("Borderline", _borderline),
