@@ -94,3 +94,12 @@ def test_what_cannot_be_copied_is_refused_in_words():
     module.lock = Lock()
     with pytest.raises(NetworkError, match=r"Linear cannot be copied .*lock.*; pass fresh=lambda"):
         redrawn(module, 0)
+
+
+def test_a_model_that_says_how_its_layers_begin_needs_a_fresh_one():
+    class Own(nn.Sequential):
+        def init_weights(self) -> None:
+            nn.init.orthogonal_(self[0].weight, gain=8)
+
+    with pytest.raises(NetworkError, match=r"Own initialises itself \(init_weights\), .*fresh="):
+        redrawn(nn.Sequential(Own(nn.Linear(2, 2))), 0)

@@ -76,7 +76,19 @@ def _reset(part: nn.Module) -> None:
             return
 
 
+def _initialises_itself(part: nn.Module) -> bool:
+    """Whether a module says, as models of Hugging Face and timm do, how its layers begin."""
+    resets = hasattr(part, "reset_parameters") or hasattr(part, "_reset_parameters")
+    return not resets and any(hasattr(part, name) for name in ("init_weights", "_init_weights"))
+
+
 def _refuse_unknown(module: nn.Module) -> None:
+    own = next((p for p in module.modules() if _initialises_itself(p)), None)
+    if own is not None:
+        raise NetworkError(
+            f"{type(own).__name__} initialises itself (init_weights), so its layers drawn anew"
+            " would not be what training started from; pass fresh=lambda: YourModel()"
+        )
     unknown = [
         f"{name}.{parameter}".lstrip(".")
         for name, part in module.named_modules()
