@@ -66,14 +66,23 @@ def test_the_python_of_a_page_runs(
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder like a user's: a store in which the first audit's runs are already made."""
+    """A folder like a user's: a store with the first audit's runs, and the card of one.
+
+    Lines of one page may run in different processes, so none can wait for what another makes.
+    """
     from faudit.studies.audits import first
 
     folder = tmp_path_factory.mktemp("shell")
     samples.store(folder / "faudit-runs", [samples.bundle(recipe) for recipe in first()])
     shutil.copytree(ROOT / "results", folder / "results")
     (folder / "run.toml").write_text('[rule]\nname = "dfa"\n')
+    assert cli.main(["card", str(first_run(folder)), "--out", str(folder / "card.json")]) == 0
     return folder
+
+
+def first_run(folder: Path) -> Path:
+    """What DIGEST stands for in a page."""
+    return min((folder / "faudit-runs" / "runs").iterdir())
 
 
 @pytest.mark.parametrize(("page", "line"), SHELL, ids=[f"{page}: {line}" for page, line in SHELL])
@@ -86,10 +95,12 @@ def test_the_shell_lines_of_a_page_run(
         assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
         return
     assert program == "faudit", f"{page} runs {program}, and this test does not know how to"
-    digest = next(path.name for path in sorted((place / "faudit-runs" / "runs").iterdir()))
     if "--engine" in words:  # there is no cluster here; the verb and all its words are tried
         monkeypatch.setattr(cli, "_engine", lambda name, slots: Local(slots=slots))
-    words = [w.replace("/shared/runs", "faudit-runs").replace("DIGEST", digest) for w in words]
+    words = [
+        w.replace("/shared/runs", "faudit-runs").replace("DIGEST", first_run(place).name)
+        for w in words
+    ]
     if LONG.match(line):
         cli.app.parse_args(words, print_error=False, exit_on_error=False)
     else:
