@@ -444,6 +444,9 @@ def test_the_network_inside_a_compiled_or_parallel_module_is_seen(wrap):
     network = Network.of(wrap(model), "blocks")
     assert network.module is model
     assert network.names == ("blocks.0", "blocks.1")
+    outside = [name for name, part in wrap(model).named_modules() if isinstance(part, toys.Step)]
+    assert Network.of(wrap(model), outside).names == network.names
+    assert Network.of(wrap(model), outside[0].removesuffix(".0")).names == network.names
 
 
 class Encoded(nn.Module):

@@ -63,7 +63,7 @@ def test_a_store_without_runs_is_estimated_from_how_fast_a_core_is(tmp_path: Pat
     )
     began = time.process_time()
     run(recipe, tmp_path)
-    assert 1 / 8 < Costs().estimate(recipe) / (time.process_time() - began) < 4
+    assert 1 / 20 < Costs().estimate(recipe) / (time.process_time() - began) < 20
 
 
 def test_runs_of_another_kind_are_estimated_from_how_fast_those_that_are_there_were(

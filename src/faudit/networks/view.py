@@ -167,7 +167,7 @@ class Network(ABC):
         if isinstance(model, torch.jit.ScriptModule):
             raise NetworkError("a scripted module hides its states; give the module it came from")
         check_made(model)
-        model = _unwrapped(model)
+        model, blocks = _unwrapped(model, blocks)
         known = sequence_at(model, "blocks")
         if blocks is None and not known and _reports(model):
             return ReportedNetwork(model)
@@ -431,12 +431,18 @@ def _updates(blocks: Sequence[nn.Module]) -> Iterator[list[Tensor | None]]:
         yield seen
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside torch.compile and the parallel wrappers, which hide its states."""
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        return _unwrapped(model.module)
-    inside = model._modules.get("_orig_mod")
-    return model if inside is None else _unwrapped(inside)
+def _unwrapped(model: nn.Module, blocks: Any) -> tuple[nn.Module, Any]:
+    """The module inside torch.compile and parallel wrappers, and its blocks by the names there."""
+    parallel = isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
+    name = "module" if parallel else "_orig_mod"
+    inside = model._modules.get(name) if parallel or name in model._modules else None
+    if inside is None:
+        return model, blocks
+    if isinstance(blocks, str):
+        return _unwrapped(inside, blocks.removeprefix(f"{name}."))
+    if isinstance(blocks, list | tuple):
+        blocks = [b.removeprefix(f"{name}.") if isinstance(b, str) else b for b in blocks]
+    return _unwrapped(inside, blocks)
 
 
 def _reports(model: nn.Module) -> bool:
