@@ -435,7 +435,7 @@ def _unwrapped(model: nn.Module, blocks: Any) -> tuple[nn.Module, Any]:
     """The module inside torch.compile and parallel wrappers, and its blocks by the names there."""
     parallel = isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
     name = "module" if parallel else "_orig_mod"
-    inside = model._modules.get(name) if parallel or name in model._modules else None
+    inside = model._modules.get(name)
     if inside is None:
         return model, blocks
     if isinstance(blocks, str):
