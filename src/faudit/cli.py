@@ -256,6 +256,7 @@ def reproduce(
     device: str = "cpu",
     store: Runs = STORE,
     results: Path = Path("results"),
+    missing: Annotated[bool, Parameter(negative="")] = False,
     slots: int | None = None,
     voice: Voice = USUAL,
 ) -> int:
@@ -278,6 +279,8 @@ def reproduce(
         Where new runs are made: cpu or cuda. A run counts wherever it was made.
     results
         The folder of committed results.
+    missing
+        Make only what the committed results lack, and count those too.
     """
     from faudit.report import ledger as told
     from faudit.studies import ledger
@@ -290,6 +293,7 @@ def reproduce(
     if status:
         found = ledger.status(results, claims=ledger.claims_of(names or ["all"]))
     elif names:
+        options["besides"] = Results(results) if missing else None
         found = ledger.reproduce(names, store, variants=(variant,), device=device, **options)
     else:
         raise FauditError("name what to reproduce (or all), or use --status")

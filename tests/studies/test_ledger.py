@@ -700,6 +700,19 @@ def test_reproduce_asks_for_the_runs_of_the_named_studies(
     assert {r.standing for r in found.rows} == {NOT_RUN}
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_the_results_have_is_not_made_again_and_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(Inline, "work", lambda self, store, digests, look: asked.extend(digests))
+    *most, last = audits.published(["t4"])
+    besides = {audits.on(device, recipe): bundle(recipe, 0.5) for recipe in most}
+    found = reproduce(["t4"], tmp_path, engine=Inline(), show=Silent(), besides=besides)
+    assert asked == [last.digest]
+    assert {r.ours.seeds for r in found.rows if r.ours} == {2, 3}
+
+
 def test_a_run_counts_on_whichever_device_it_was_made() -> None:
     arm = find("t1-fa-accuracy").arms[0]
     gpu = {recipe.changed({"device": "cuda"}): bundle(recipe, 0.345) for recipe in arm.recipes()}

@@ -227,15 +227,33 @@ def reproduce(
     device: str = "cpu",
     engine: Engine | None = None,
     show: Board | None = None,
+    besides: Source | None = None,
 ) -> Ledger:
     """Make the runs of some studies that are not in the store, and hold their claims against them.
 
-    ``names`` are those of ``audits.PUBLISHED``, or "all".
+    ``names`` are those of ``audits.PUBLISHED``, or "all". What is in the results ``besides``, from
+    whichever device, is not made again and counts.
     """
-    names = list(names)
-    wanted = [audits.on(device, r) for v in variants for r in audits.published(names, v)]
-    made = study.train(wanted, store, engine=engine, show=show)
-    return ledger(made.store, claims=claims_of(names), variants=variants)
+    names, there = list(names), {} if besides is None else besides
+    every = [recipe for variant in variants for recipe in audits.published(names, variant)]
+    lacking = [r for r in every if not any(audits.on(d, r) in there for d in DEVICES)]
+    made = study.train([audits.on(device, r) for r in lacking], store, engine=engine, show=show)
+    source = made.store if besides is None else Either(made.store, besides)
+    return ledger(source, claims=claims_of(names), variants=variants)
+
+
+@dataclass(frozen=True)
+class Either:
+    """Runs of two sources; where both have one, the first's."""
+
+    first: Source
+    second: Source
+
+    def __contains__(self, recipe: Any, /) -> bool:
+        return recipe in self.first or recipe in self.second
+
+    def __getitem__(self, recipe: Any, /) -> Bundle:
+        return self.first[recipe] if recipe in self.first else self.second[recipe]
 
 
 def claims_of(names: Iterable[str]) -> list[Claim]:
