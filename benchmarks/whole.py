@@ -19,7 +19,7 @@ from faudit.studies.study import train
 
 STARTS = 9
 CORES = 2
-# As long as a run of the first audit: what a study costs once is a tenth of runs of four seconds.
+# As long as a run of the first audit: beside runs of four seconds a study's start is a seventh.
 RUN = Recipe().set(
     "data.name=fashion-sample",
     "network.options.width=256",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import resource
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -317,6 +318,24 @@ def test_an_audit_whose_runs_break_is_incomplete(
     assert cli.main(["audit", *places, *SETS, *broken, "--quiet"]) == 3
     assert "Report: " in capsys.readouterr().out
     assert "FAILED(" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+
+
+def test_every_way_to_name_a_run_gives_its_one_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = [samples.recipe("dfa", epochs=3, blocks=b) for b in (None, 0)]
+    store = samples.store(tmp_path / "store", [*map(samples.bundle, made)])
+    copy = shutil.copytree(store, tmp_path / "copy")
+    runs = [str(folder / "runs" / recipe.digest) for folder in (store, copy) for recipe in made]
+    found = []
+    for named in ([str(store)], runs):
+        cli.main(["measure", "--no-again", *named])
+        text = capsys.readouterr().out
+        table, told = text.split("\n\n")[1], text.partition(f"\n{made[0].digest}: ")[2]
+        found.append(told.split()[0])
+        assert told.split()[0] in table
+    assert found[0] == found[1]
+    assert text.count(f"\n{made[0].digest}: ") == 2
 
 
 def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -489,25 +489,25 @@ def _judged(folders: Sequence[Path], again: bool) -> Iterator[Judged]:
     for store in stores:
         dossier = read(store)
         runs = (run for group in dossier.methods for run in group.runs if run.verdict)
-        places = {run.recipe.digest: store / "runs" / run.recipe.digest for run in runs}
+        places = [store / "runs" / run.recipe.digest for run in runs]
         yield from _judged_beside(dossier, places, again)
     single = [Bundle.load(folder, tensors=False) for folder in folders if folder not in stores]
     if single:
-        places = {bundle.recipe.digest: bundle.folder for bundle in single}
-        yield from _judged_beside(read(single), places, again)
+        yield from _judged_beside(read(single), [bundle.folder for bundle in single], again)
 
 
-def _judged_beside(dossier: Dossier, places: Mapping[str, Path], again: bool) -> Iterator[Judged]:
+def _judged_beside(dossier: Dossier, places: Sequence[Path], again: bool) -> Iterator[Judged]:
     """The verdicts on some bundles; baselines are those that the report would take too."""
     from faudit.bundle import Bundle
     from faudit.studies.judging import judge_bundle
     from faudit.studies.runner import measure_again
 
     runs = {run.recipe.digest: run for group in dossier.groups for run in group.runs}
-    for digest, place in places.items():
-        bundle, run = Bundle.load(place), runs[digest]
+    for place in places:
+        bundle = Bundle.load(place)
+        run = runs[bundle.recipe.digest]
         found = measure_again(bundle) if again and bundle.outcome.done else bundle
-        held = replace(found, baseline=run.baseline or found.baseline)
+        held = replace(found, baseline=found.baseline or run.baseline)
         yield judge_bundle(held, bp_accuracy=run.bp_accuracy)
 
 

@@ -118,6 +118,14 @@ def test_a_baseline_is_not_lost_to_somebody_who_collects(
     assert Bundle.load(store.folder(method), tensors=False).baseline == found.baseline
 
 
+def test_a_baseline_that_is_trained_later_is_put_beside_its_method(tmp_path: Path) -> None:
+    method = tiny("rule.name=dfa")
+    store = train([method], tmp_path, engine=Inline()).store
+    assert Bundle.load(store.folder(method)).baseline is None
+    train([frozen(method)], tmp_path, engine=Inline())
+    assert Bundle.load(store.folder(method)).baseline == store[frozen(method)].outcome
+
+
 def test_one_baseline_serves_every_method_and_is_trained_once(tmp_path: Path) -> None:
     methods = [tiny(f"rule.name={rule}") for rule in ("fa", "dfa", "drtp")]
     study = [r for m in methods for r in (m, frozen(m, taught_by="dfa"))]
