@@ -150,11 +150,48 @@ def test_a_holder_that_was_killed_is_replaced_at_once(store: Store) -> None:
         time.sleep(60 if kept else 0)
 
     holder = forked(hold)
-    while not store.claimed():
+    while not store.holder(digest(1)):
         time.sleep(0.005)
     assert store.claim(digest(1)) is None
     kill(holder)
     assert store.claim(digest(1)) is not None
+
+
+def test_a_holder_that_was_killed_before_it_signed_is_replaced_after_the_lease(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hold() -> None:
+        monkeypatch.setattr(
+            SoftFileLease, "_write_lock_info", lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        )
+        store.claim(digest(1))
+
+    assert ended(forked(hold)) == -signal.SIGKILL
+    assert store.claimed() == [digest(1)]
+    assert store.holder(digest(1)) == ""
+    monkeypatch.setattr(store_module, "LEASE_SECONDS", 0.3)
+    assert store.claim(digest(1)) is None
+    time.sleep(0.2)
+    assert store.claim(digest(1)) is None
+    time.sleep(0.2)
+    assert store.claim(digest(1)) is not None
+
+
+def test_a_holder_that_is_slow_to_sign_keeps_its_lease(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "LEASE_SECONDS", 0.3)
+    lease = store._lease(digest(1))
+    lease.acquire()
+    marker = store.path / "claims" / digest(1)
+    text = marker.read_text()
+    marker.write_text("")
+    assert store.claim(digest(1)) is None
+    marker.write_text(text)
+    time.sleep(0.4)
+    os.utime(marker)
+    assert store.claim(digest(1)) is None
+    lease.release()
 
 
 def test_a_holder_elsewhere_is_replaced_once_it_has_been_silent_here_long_enough(

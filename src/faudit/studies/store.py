@@ -16,6 +16,7 @@ import json
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -102,6 +103,7 @@ class Store:
             raise StoreError(f"there is no store at {self.path}, {why}")
         self._check_format()
         self._leases: dict[str, SoftFileLease] = {}
+        self._unsigned: dict[str, tuple[tuple[int, int] | None, float]] = {}
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Store:
@@ -235,6 +237,7 @@ class Store:
         """
         lease = self._leases.get(digest) or self._lease(digest)
         try:
+            self._drop_unsigned(digest)
             lease.acquire(timeout=0)
         except Timeout:
             self._leases[digest] = lease
@@ -245,10 +248,27 @@ class Store:
         return Claim(digest, lease)
 
     def _lease(self, digest: str) -> SoftFileLease:
-        path = self.path / "claims" / _digest(digest)
         return SoftFileLease(
-            path, lease_duration=LEASE_SECONDS, thread_local=False, is_singleton=False
+            self._marker(digest),
+            lease_duration=LEASE_SECONDS,
+            thread_local=False,
+            is_singleton=False,
         )
+
+    def _marker(self, digest: str) -> Path:
+        return self.path / "claims" / _digest(digest)
+
+    def _drop_unsigned(self, digest: str) -> None:
+        """Remove a lease whose holder died after making the file and before signing it.
+
+        Such a file names nobody, so filelock would respect it for ever.
+        """
+        unsigned = _identity_if_empty(self._marker(digest))
+        identity, since = self._unsigned.get(digest, (None, 0.0))
+        if unsigned is None or unsigned != identity:
+            self._unsigned[digest] = (unsigned, time.monotonic())
+        elif time.monotonic() - since >= LEASE_SECONDS:
+            self._marker(digest).unlink(missing_ok=True)
 
     def holder(self, digest: str) -> str:
         """Who is at a run, for people to read; empty if nobody is."""
@@ -379,6 +399,14 @@ def _check_tensor_files(bundle: Bundle) -> None:
 
 def _has_content(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
+
+
+def _identity_if_empty(path: Path) -> tuple[int, int] | None:
+    """What tells this empty file from any other; None if it is not there, or says something."""
+    with suppress(FileNotFoundError):
+        found = path.stat()
+        return None if found.st_size else (found.st_ino, found.st_ctime_ns)
+    return None
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
