@@ -118,6 +118,22 @@ def regression() -> Problem:
     return problem
 
 
+class Squeezed(toys.Plain):
+    """A forward that returns one number per sample, without a dimension for it."""
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x)[:, 0]
+
+
+def one_number() -> Problem:
+    problem = toy(Squeezed)
+    head = problem.module.head
+    problem.stages[-1] = lambda h: head(h)[:, 0]
+    problem.y = problem.x[:, 0].sin()
+    problem.loss = lambda z, y: (z - y).square()
+    return problem
+
+
 class Answer(NamedTuple):
     """What models of some libraries return."""
 
@@ -164,4 +180,5 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "batch norm": batch_norm,
     "language model": language,
     "regression": regression,
+    "one number a sample": one_number,
 }

@@ -906,10 +906,19 @@ def test_a_rule_in_another_dtype_is_refused():
         measured(problem, rule_for(problem).float())
 
 
-@pytest.mark.parametrize("output", [None, "text", [], {"scores": 1}, torch.zeros(4)])
+@pytest.mark.parametrize("output", [None, "text", [], {"scores": 1}, torch.tensor(1.0)])
 def test_a_model_without_logits_is_refused(output):
     with pytest.raises(NetworkError, match="faudit needs logits"):
         measure(toys.built(lambda: toys.Constant(output)), X, Y)
+
+
+def test_one_number_a_sample_needs_a_loss_and_has_no_error_to_send_back():
+    problem = PROBLEMS["one number a sample"]()
+    with pytest.raises(NetworkError, match=r"return one number per sample as \(samples, 1\)"):
+        rule_for(problem)
+    problem.loss = None
+    with pytest.raises(DataError, match=r"float64 tensor of shape \(5,\).* give loss="):
+        measured(problem)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from faudit.errors import DataError, FauditError, RuleError
 from faudit.networks.scene import Loss, check_labels, cross_entropy
-from faudit.networks.values import kind, map_tensors
+from faudit.networks.values import classes, kind, map_tensors
 from faudit.networks.view import Layout
 
 Batch = tuple[Any, Tensor]
@@ -151,7 +151,8 @@ def checked_credits(told: Any, states: Sequence[Tensor]) -> list[Tensor]:
 def check_rule(rule: Any, states: Sequence[Tensor], logits: Tensor) -> None:
     """Refuse a rule that was made for another network, or in another dtype."""
     if isinstance(made_for := getattr(rule, "layout", None), Layout):
-        made_for.check(Layout(tuple(tuple(h.shape[1:]) for h in states), (), logits.shape[-1]))
+        shapes = tuple(tuple(h.shape[1:]) for h in states)
+        made_for.check(Layout(shapes, (), classes(logits)))
     _check_dtype(rule, (states[-1], logits))
 
 

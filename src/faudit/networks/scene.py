@@ -58,6 +58,11 @@ def check_labels(logits: Tensor, targets: Tensor, *, everywhere: bool = True) ->
     """
     if not isinstance(targets, Tensor):
         raise DataError(f"targets are a {kind(targets)}; give a tensor, one label per sample")
+    if logits.ndim < 2:
+        raise DataError(
+            f"cross-entropy needs logits of shape (samples, classes), not {kind(logits)}; where a"
+            " sample has one number, give loss="
+        )
     if targets.is_floating_point() and targets.shape == logits.shape:
         return  # one probability per class
     if targets.dtype.is_floating_point or targets.dtype.is_complex or targets.dtype == torch.bool:

@@ -90,12 +90,27 @@ def logits_of(output: Any) -> Tensor:
     found = getattr(output, "logits", output)
     if isinstance(found, (tuple, list)) and found:
         found = found[0]
-    if not isinstance(found, Tensor) or found.ndim < 2:
+    if not isinstance(found, Tensor) or found.ndim < 1:
         raise NetworkError(
             f"the forward returned {kind(found)}; faudit needs logits of shape (samples, classes):"
             " a tensor, a tuple that begins with one, or an object with .logits"
         )
     return found
+
+
+def classes(logits: Tensor) -> int:
+    """How many outputs a sample has, for rules that send its error back from them.
+
+    >>> import torch
+    >>> classes(torch.zeros(8, 3))
+    3
+    """
+    if logits.ndim < 2:
+        raise NetworkError(
+            f"a rule needs outputs of shape (samples, outputs), and the forward returned"
+            f" {kind(logits)}; return one number per sample as (samples, 1)"
+        )
+    return logits.shape[-1]
 
 
 def right(logits: Tensor, labels: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from faudit.networks.values import (
     as_state,
     call,
     check_batch,
+    classes,
     copied,
     logits_of,
     map_tensors,
@@ -249,7 +250,7 @@ class Network(ABC):
         with torch.no_grad(), evaluating(self.module):
             seen = self.trace(x)
         shapes = tuple(tuple(h.shape[1:]) for h in seen.states)
-        return Layout(shapes, weights, seen.logits.shape[-1])
+        return Layout(shapes, weights, classes(seen.logits))
 
     def weights(self, index: int) -> list[nn.Parameter]:
         """The matrices and kernels of block ``index``, the tensors a backward pass transposes."""
