@@ -2,8 +2,9 @@
 
 A folder with ``recipe.json``, ``weights.safetensors``, ``rule.safetensors``, ``history.jsonl``,
 ``evidence.json``, ``outcome.json`` and, written last, ``manifest.json`` with the SHA-256 of each. A
-run that failed lacks the parts it never came to. Everything but the manifest is the same to the
-last bit however often the run was interrupted.
+run that failed lacks the parts it never came to; one that crashed has ``log.txt``, the end of what
+it printed. Everything but manifest and log is the same to the last bit however often the run was
+interrupted.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ MANIFEST = "manifest.json"
 ALWAYS = ("recipe.json", "history.jsonl", "outcome.json")
 WHEN_DONE = ("weights.safetensors", "rule.safetensors", "evidence.json")
 BASELINE = "baseline.json"
-PARTS = (*ALWAYS, *WHEN_DONE, BASELINE)
+LOG = "log.txt"
+PARTS = (*ALWAYS, *WHEN_DONE, BASELINE, LOG)
 
 Reason = Literal["", "non-finite", "crash", "oom", "storage", "error"]
 FINAL: tuple[Reason, ...] = ("", "non-finite")
@@ -141,6 +143,7 @@ class Parts:
     evidence: Evidence | None = None
     weights: Mapping[str, Tensor] | None = None
     rule: Mapping[str, Tensor] | None = None
+    log: str = ""
 
     def files(self) -> dict[str, bytes]:
         """The parts as the bytes of their files."""
@@ -149,6 +152,8 @@ class Parts:
             "history.jsonl": "".join(f"{line(r)}\n" for r in self.history).encode(),
             "outcome.json": self.outcome.to_json().encode(),
         }
+        if self.log:
+            files[LOG] = self.log.encode()
         if self.evidence is not None:
             files["evidence.json"] = self.evidence.to_json(indent=1).encode()
         for name, tensors in (("weights", self.weights), ("rule", self.rule)):

@@ -78,6 +78,10 @@ def test_what_befalls_one_run_costs_one_run(
     assert "memory" in messages["hog"]
     assert "a bug in a rule" in messages["bug"]
     assert "did you mean 'dfa'" in messages["dfaa"]
+    logs = {name: store.folder(recipe) / "log.txt" for name, recipe in struck.items()}
+    assert "Fatal Python error: Segmentation fault" in logs["segfault"].read_text()
+    assert 'raise ZeroDivisionError("a bug in a rule")' in logs["bug"].read_text()
+    assert not logs["killed"].exists()
     alone = inline(healthy, tmp_path / "alone")
     for recipe in healthy:
         assert content(store.folder(recipe)) == content(alone.folder(recipe))

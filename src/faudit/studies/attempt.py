@@ -138,7 +138,7 @@ def _signal_message(number: int) -> str:
 
 
 def fail(store: Store, digest: str, code: int) -> Outcome:
-    """Publish that a run could not be brought to its end, with the history it left."""
+    """Publish that a run could not be brought to its end, with the history and log it left."""
     reason: Reason = REASONS.get(code, "oom" if code == -signal.SIGKILL else "crash")
     outcome = Outcome(
         digest=digest,
@@ -148,8 +148,8 @@ def fail(store: Store, digest: str, code: int) -> Outcome:
         epoch=store.checkpointed(digest),
     )
     folder = store.attempt(digest)
-    parts = Parts(store.recipe(digest), outcome, store.live_history(digest))
-    bundle.write(folder, parts)
+    history, log = store.live_history(digest), store.log_tail(digest)
+    bundle.write(folder, Parts(store.recipe(digest), outcome, history, log=log))
     store.publish(digest, folder)
     return outcome
 

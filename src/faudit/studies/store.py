@@ -28,7 +28,7 @@ from typing import Any
 from filelock import SoftFileLease, Timeout
 
 from faudit import atomic
-from faudit.bundle import Bundle, Outcome, read_manifest, unline
+from faudit.bundle import LOG, Bundle, Outcome, read_manifest, unline
 from faudit.errors import BundleError, FauditError
 from faudit.recipe import Recipe
 
@@ -36,6 +36,7 @@ MARK = "faudit-store.json"
 FORMAT = 1
 FOLDERS = ("runs", "wanted", "work", "claims", "superseded")
 LEASE_SECONDS = 30.0
+LOG_TAIL_BYTES = 20_000
 
 _DIGEST = re.compile(r"[0-9a-f]{20}")
 
@@ -362,6 +363,17 @@ class Store:
         """The history of a run under way, as far as it has come."""
         records = _read_lines(self.path / "work" / _digest(digest) / "live.jsonl")
         return list({r["epoch"]: r for r in records if "epoch" in r}.values())
+
+    def log(self, digest: str) -> Path:
+        """Where the attempts at a run write what they print."""
+        return self.room(digest) / LOG
+
+    def log_tail(self, digest: str) -> str:
+        """The end of that, long enough for any traceback."""
+        with suppress(OSError), open(self.log(digest), "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            return file.read().decode(errors="replace")
+        return ""
 
     def finished_attempt(self, digest: str) -> Path | None:
         """An attempt that was killed after its bundle was whole and before it was published."""

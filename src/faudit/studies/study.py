@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from faudit.baselines import frozen
-from faudit.bundle import BASELINE, Bundle, Outcome, read_manifest
+from faudit.bundle import BASELINE, LOG, Bundle, Outcome, read_manifest
 from faudit.errors import BundleError, FauditError
 from faudit.provenance import code_fingerprint
 from faudit.recipe import Recipe
@@ -279,7 +279,9 @@ class Lookout:
     def _ended(self, entry: Entry, name: str) -> None:
         self.ended[entry.digest] = entry.outcome
         why = f": {entry.outcome.message}" if entry.outcome and entry.outcome.message else ""
-        self.board.note(f"{entry.digest} {name}: {entry.outcome}{why}")
+        log = entry.folder / LOG
+        more = f" (log: {log})" if log.exists() else ""
+        self.board.note(f"{entry.digest} {name}: {entry.outcome}{why}{more}")
         if self.tracker is not None:
             with suppress(FauditError):
                 self.tracker.offer(entry.bundle(tensors=False))

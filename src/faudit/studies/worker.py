@@ -65,7 +65,7 @@ def one_run(store: Store, digest: str, settings: Settings) -> int:
     parent = os.getppid()
     if settings.memory is not None:
         resource.setrlimit(resource.RLIMIT_AS, (settings.memory, settings.memory))
-    with Signals() as stopped, output_to(store.room(digest) / "log.txt"):
+    with Signals() as stopped, output_to(store.log(digest)):
         faulthandler.enable(2)
         return attempt(
             store,
