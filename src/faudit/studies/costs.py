@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -19,6 +21,11 @@ TRAINING_SETS = {"cifar10": 50_000, "cifar100": 50_000, "fashion-mnist": 60_000}
 OTHER_SETS = 6_000
 INPUTS = {"cifar10": 3072, "cifar100": 3072, "student-teacher": 64}
 OTHER_INPUTS = 784
+ITEM_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
+CONTAINER_LIMITS = (
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+)
 
 
 @dataclass(frozen=True)
@@ -135,6 +142,29 @@ def by_size(recipe: Recipe) -> float:
     steps = -(-samples // training.batch)
     scale = RULES.get(recipe.rule.name, 1.0) * training.block_steps
     return scale * (steps * fixed + samples * each)
+
+
+def training_bytes(recipe: Recipe) -> float:
+    """What weights, their gradients and AdamW's two moments take, without the activations.
+
+    >>> round(training_bytes(Recipe().set("network.options.width=1024")) / 1e6)
+    185
+    """
+    weights, _ = _size(recipe)
+    return 4 * weights * ITEM_BYTES[recipe.dtype]
+
+
+def memory_here() -> float:
+    """The bytes that processes on this machine, or in this container, may use.
+
+    >>> memory_here() > 1e8
+    True
+    """
+    found = [float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))]
+    for path in CONTAINER_LIMITS:
+        with suppress(OSError, ValueError):
+            found.append(float(Path(path).read_text()))
+    return min(found)
 
 
 def _size(recipe: Recipe) -> tuple[float, float]:

@@ -34,6 +34,7 @@ from faudit.rules import make_rule
 from faudit.rules.base import CreditRule
 from faudit.seeds import derive
 from faudit.studies import checkpoint
+from faudit.studies.costs import memory_here, training_bytes
 from faudit.training import Epoch, Learner, Score, evaluate, train
 
 EVALUATED_AT_ONCE = 1000
@@ -207,7 +208,21 @@ def check(
         found[key] = found.get(key) or _load(recipe, root)
         if here:
             check_device(recipe.device)
+        if not here and training_bytes(recipe) > memory_here():
+            continue
+        _check_memory(recipe)
         _assemble(recipe.changed({"device": "cpu"}), found[key])
+
+
+def _check_memory(recipe: Recipe) -> None:
+    """Refuse what would take this process down with it when it is put together to be looked at."""
+    needed, has = training_bytes(recipe), memory_here()
+    if needed > has:
+        raise RecipeError(
+            f"training {recipe.network.name!r} with {dict(recipe.network.options)} takes about"
+            f" {needed / 1e9:.3g} GB, and this machine has {has / 1e9:.3g}; make the network"
+            " smaller, or train it elsewhere"
+        )
 
 
 def check_device(name: str) -> None:
