@@ -18,8 +18,16 @@ from faudit.measures.safety import bad_buffer, bad_weight, differentiable, untou
 from faudit.networks.view import Network
 from faudit.networks.zoo import ResMLP, SmallResNet, ViTMini
 from faudit.rules import make_rule
+from faudit.rules.base import CreditRule
 from tests import toys
-from tests.measures.problems import PROBLEMS, measured, rule_for
+from tests.measures.problems import (
+    PROBLEMS,
+    Problem,
+    measured,
+    rule_for,
+    some_credits,
+    stacked,
+)
 from tests.networks.checks import hook_count
 
 
@@ -62,13 +70,20 @@ def unchanged(module: nn.Module, act: Callable[[], Any]) -> Any:
             assert alike(before[name], value), f"{name} changed"
 
 
+def credits_for(problem: Problem, name: str) -> CreditRule | list[Tensor]:
+    """A rule, or its credits' like where a sample has no error that a rule could send back."""
+    if problem.y.is_floating_point() and problem.y.ndim == 1:
+        return stacked(some_credits(problem))
+    return rule_for(problem, name)
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("training", [True, False])
 def test_nothing_changes(name, training):
     problem = PROBLEMS[name]()
     problem.module.train(training)
     kept = problem.x.clone()
-    made = rule_for(problem, "dfa" if problem.loss is None else "bp")
+    made = credits_for(problem, "dfa" if problem.loss is None else "bp")
     unchanged(problem.module, lambda: measured(problem, made, perturbations=2, nulls=2))
     assert torch.equal(problem.x, kept)
 
@@ -230,7 +245,7 @@ def test_a_model_made_in_inference_mode_is_measured_as_a_copy(name):
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_frozen_parameters_change_no_number(name):
     problem = PROBLEMS[name]()
-    made = rule_for(problem, "bp")
+    made = credits_for(problem, "bp")
     expected = measured(problem, made, perturbations=1)
     problem.module.requires_grad_(False)
     assert unchanged(problem.module, lambda: measured(problem, made, perturbations=1)) == expected
@@ -440,6 +455,37 @@ def test_weights_that_a_forward_changes_are_given_back(make):
     assert (hook_count(model), [n for n, _ in model.named_modules()]) == (hooks, names)
     assert all(block.linear.weight is dict(block.named_parameters())["linear.weight"]
                for block in model.blocks)  # fmt: skip
+
+
+class Keeping(toys.Step):
+    """A block that leaves behind what it saw, as many libraries' blocks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls, self.last, self.losses, self.seen, self.kinds = 0, None, [0.5], {}, {"start"}
+
+    def forward(self, h: Tensor) -> Tensor:
+        self.calls += 1
+        self.last = super().forward(h)
+        self.losses.append(self.last.mean())
+        self.seen[self.calls] = self.last
+        self.kinds.add(self.calls)
+        self.attention = self.last.detach()
+        return self.last
+
+
+def test_what_a_forward_leaves_behind_is_cleared_away():
+    model, (x, y) = toys.built(lambda: toys.Plain(Keeping)), toys.batch()
+    model(x)
+    blocks = list(model.blocks)
+    before = [dict(vars(block)) for block in blocks]
+    contents = [(list(b.losses), dict(b.seen), set(b.kinds)) for b in blocks]
+    measure(model, x, y, make_rule("dfa", toys_layout(x)).double(), perturbations=1, nulls=2)
+    for block, own, content in zip(blocks, before, contents, strict=True):
+        assert vars(block).keys() == own.keys()
+        assert all(vars(block)[name] is value for name, value in own.items())
+        assert list(map(id, block.losses)) == list(map(id, content[0]))
+        assert (block.seen, block.kinds) == content[1:]
 
 
 @pytest.mark.parametrize("seed", [2**64, True, -1])

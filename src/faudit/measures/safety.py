@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from copy import copy
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,16 +22,17 @@ T = TypeVar("T")
 Changed = Callable[[], list[str]]
 """() -> the names of the buffers that a forward pass has changed so far."""
 
-MEMBERS = [name for name, held in vars(nn.Module()).items() if isinstance(held, dict)]
-"""The dictionaries in which a module keeps its weights, buffers, submodules and hooks."""
+CONTAINERS = (list, set, dict, OrderedDict, defaultdict)
+"""Subclasses may not be refilled, or not mean by it what these do."""
 
 
 @contextmanager
 def untouched(module: nn.Module, seed: int) -> Iterator[Changed]:
     """Eval mode and autograd on inside; outside, nothing has happened, also if something raised.
 
-    Weights with their gradients and flags, buffers, submodules, hooks, every submodule's mode and
-    the state of all random sources are given back. Inside, random numbers follow from ``seed``.
+    Weights with their gradients and flags, buffers, submodules, hooks, plain attributes, every
+    submodule's mode and the state of all random sources are given back. Inside, random numbers
+    follow from ``seed``.
 
     >>> layer = nn.BatchNorm1d(2)
     >>> with untouched(layer, seed=0) as changed:
@@ -43,7 +46,7 @@ def untouched(module: nn.Module, seed: int) -> Iterator[Changed]:
         grading(),
         _random_kept(module, int(seed)),
         evaluating(module),
-        _members_kept(module),
+        _attributes_kept(module),
         _parameters_kept(module),
         _shortened_kept(module),
         _buffers_kept(module) as changed,
@@ -101,21 +104,31 @@ def _give_back(p: nn.Parameter, held: Tensor, weight: Tensor) -> None:
 
 
 @contextmanager
-def _members_kept(module: nn.Module) -> Iterator[None]:
-    """What every submodule has registered: weights, buffers, submodules and hooks, nothing else.
+def _attributes_kept(module: nn.Module) -> Iterator[None]:
+    """Every submodule's attributes, and what plain containers among them hold.
 
-    An attribute that has since taken the name of one would hide it.
+    That is what a module has registered (weights, buffers, submodules, hooks) and what forwards
+    leave behind: activations with their graphs, counters, auxiliary losses. An object of a class of
+    its own stays the same object, whatever the forward did to it.
     """
-    owned = [(m, vars(m)[kind]) for m in module.modules() for kind in MEMBERS if kind in vars(m)]
-    before = [(set(vars(m)), dict(members)) for m, members in owned]
+    before = [(m, dict(vars(m))) for m in module.modules()]
+    held = [(c, copy(c)) for _, own in before for c in own.values() if type(c) in CONTAINERS]
     try:
         yield
     finally:
-        for (m, members), (names, old) in zip(owned, before, strict=True):
-            members.clear()
-            members.update(old)
-            for name in (vars(m).keys() & old.keys()) - names:
-                del vars(m)[name]
+        for m, own in before:
+            vars(m).clear()
+            vars(m).update(own)
+        for container, content in held:
+            _refill(container, content)
+
+
+def _refill(container: Any, content: Any) -> None:
+    container.clear()
+    if isinstance(container, list):
+        container.extend(content)
+    else:
+        container.update(content)
 
 
 @contextmanager
