@@ -32,10 +32,13 @@ MOVES_NUMBERS_ABOUT = {
     "atomic",
     "bundle",
     "errors",
+    "plugins",
     "provenance",
     "recipe",
     "studies.__init__",
     "studies.checkpoint",
+    "studies.costs",
+    "studies.store",
     "tensors",
 }
 

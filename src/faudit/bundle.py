@@ -26,7 +26,7 @@ from pydantic import Field
 from faudit import atomic
 from faudit.errors import BundleError, FauditError
 from faudit.measures.evidence import Evidence, Record
-from faudit.provenance import code_fingerprint, git_commit, machine, versions
+from faudit.provenance import code_of, git_commit, machine, versions
 from faudit.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -191,8 +191,8 @@ def write(
     manifest = Manifest(
         digest=parts.recipe.digest,
         files={name: _sha256(raw) for name, raw in files.items()},
-        versions={**versions(), "matmul": route},
-        code=code_fingerprint(),
+        versions={**versions(parts.recipe), "matmul": route},
+        code=code_of(parts.recipe),
         commit=git_commit(),
         data=parts.outcome.data,
         device=parts.recipe.device,

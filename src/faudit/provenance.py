@@ -5,10 +5,14 @@ from __future__ import annotations
 import ast
 import hashlib
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from faudit import plugins
+from faudit.plugins import Plugin
+from faudit.recipe import Recipe
 
 HERE = Path(__file__).parent
 
@@ -33,11 +37,53 @@ def code_fingerprint(root: Path = HERE) -> str:
     >>> len(code_fingerprint())
     12
     """
+    return _fingerprint({p.relative_to(root).as_posix(): p for p in sources(root)})
+
+
+def code_of(recipe: Recipe) -> str:
+    """The fingerprint of all code that can change this run: faudit's and its plug-ins'.
+
+    >>> code_of(Recipe()) == code_fingerprint()
+    True
+    """
+    own = (_plugin_code(plugin) for plugin in plugins_of(recipe))
+    codes = [code_fingerprint(), *own]
+    return codes[0] if len(codes) == 1 else _digits(codes)
+
+
+def plugins_of(recipe: Recipe) -> list[Plugin]:
+    """The plug-ins that a recipe names: its rule, its network, both or none."""
+    named = ((plugins.RULES, recipe.rule.name), (plugins.NETWORKS, recipe.network.name))
+    found = [p for group, name in named if (p := plugins.offered(group).get(name)) is not None]
+    if not found:
+        return []
+    from faudit.networks.zoo import NETWORKS
+    from faudit.rules import RULES
+
+    return [p for p in found if p.name not in (RULES if p.group == plugins.RULES else NETWORKS)]
+
+
+@cache
+def _plugin_code(plugin: Plugin) -> str:
+    return _fingerprint(plugin.sources())
+
+
+def _fingerprint(files: Mapping[str, Path]) -> str:
+    return _digits(part for name, path in files.items() for part in (name, *_told(path)))
+
+
+def _told(path: Path) -> Iterator[str]:
+    raw = path.read_bytes()
+    try:
+        yield from _meaning(ast.parse(raw))
+    except (SyntaxError, ValueError):  # a template, or code for another Python
+        yield raw.hex()
+
+
+def _digits(parts: Iterable[str]) -> str:
     total = hashlib.sha256()
-    for path in sources(root):
-        total.update(path.relative_to(root).as_posix().encode())
-        for part in _meaning(ast.parse(path.read_bytes())):
-            total.update(part.encode())
+    for part in parts:
+        total.update(part.encode())
     return total.hexdigest()[:12]
 
 
@@ -97,13 +143,14 @@ def _resolve(git: Path, reference: str) -> str | None:
     return next((line.split()[0] for line in packed if line.endswith(f" {reference}")), None)
 
 
-def versions() -> dict[str, str]:
-    """The versions that a number depends on.
+def versions(recipe: Recipe | None = None) -> dict[str, str]:
+    """The versions that a number depends on; with a recipe, also those of the plug-ins it names.
 
     >>> sorted(versions())
     ['faudit', 'numpy', 'python', 'torch']
     """
-    return {"python": platform.python_version(), **dict(_installed())}
+    own = {} if recipe is None else {p.package: p.version for p in plugins_of(recipe)}
+    return {**own, "python": platform.python_version(), **dict(_installed())}
 
 
 @cache

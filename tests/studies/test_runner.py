@@ -96,9 +96,9 @@ def test_what_other_code_data_or_recipes_left_is_never_taken_up(
         run(tiny(), tmp_path / "first", checkpoints=kept, stop=after(7))
     recipe = tiny("training.lr=0.002") if change == "recipe" else tiny()
     if change == "code":
-        monkeypatch.setattr(runner, "code_fingerprint", lambda: "other")
+        monkeypatch.setattr(runner, "code_of", lambda _: "other")
     if change == "versions":
-        monkeypatch.setattr(runner, "versions", lambda: {"torch": "1.0"})
+        monkeypatch.setattr(runner, "versions", lambda _: {"torch": "1.0"})
     if change == "data":
         monkeypatch.setattr(runner.data.Dataset, "digest", lambda self: "other")
     run(recipe, tmp_path / "second", checkpoints=kept)

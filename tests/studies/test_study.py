@@ -154,7 +154,7 @@ def test_other_code_is_told_and_replaced_only_when_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make([tiny()], tmp_path)
-    monkeypatch.setattr(study_module, "code_fingerprint", lambda: "other")
+    monkeypatch.setattr(study_module, "code_of", lambda _: "other")
     (told,) = plan([tiny()], tmp_path).runs
     assert told.cached
     assert "made by other code" in told.note

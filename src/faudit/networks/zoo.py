@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from inspect import signature
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from faudit import plugins
 from faudit.errors import NetworkError, unfit, unknown
 from faudit.networks.view import Residual, Staged
 from faudit.seeds import check_seed
@@ -210,28 +211,43 @@ NETWORKS: dict[str, Callable[..., Staged]] = {
 
 def make_network(
     name: str, image: tuple[int, ...], classes: int, *, seed: int, **options: object
-) -> Staged:
-    """A zoo network for inputs of shape ``image`` (without batch), its weights drawn from ``seed``.
+) -> nn.Module:
+    """The network ``name`` for inputs of shape ``image`` (without batch), drawn from ``seed``.
+
+    The zoo's, or one that an installed package offers (``faudit.plugins``). Of what an image tells
+    it gets what its ``__init__`` asks for: ``inputs`` (how many numbers), or ``channels`` and, for
+    a square one, ``image`` (how wide).
 
     >>> make_network("resmlp", (1, 28, 28), 10, seed=0, width=16, depth=2).flat.in_features
     784
     """
-    if name not in NETWORKS:
-        raise NetworkError(unknown("network", name, NETWORKS))
+    make = _named(name)
+    parameters = dict(signature(make).parameters)
     check_seed(seed)
-    given = _fit_input(name, image)
-    _check_options(name, options, {"classes", *given})
+    given = {"classes": classes, **_fit_input(name, parameters.keys(), image)}
+    _check_options(name, options, {n: p.default for n, p in parameters.items() if n not in given})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            return NETWORKS[name](classes=classes, **given, **options)
+            return make(**given, **options)
         except TypeError as error:
             raise NetworkError(f"network {name!r}: {error}") from error
 
 
-def _check_options(name: str, options: dict[str, object], taken: set[str]) -> None:
-    kind, parameters = f"option of network {name!r}", signature(NETWORKS[name]).parameters
-    known = {option: p.default for option, p in parameters.items() if option not in taken}
+def _named(name: str) -> Callable[..., nn.Module]:
+    if name in NETWORKS:
+        return NETWORKS[name]
+    offers = plugins.offered(plugins.NETWORKS)
+    if name not in offers:
+        raise NetworkError(unknown("network", name, [*NETWORKS, *offers]))
+    found = offers[name].load()
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise NetworkError(f"{offers[name].entry.value}, offered as network {name!r}, is no module")
+    return found
+
+
+def _check_options(name: str, options: dict[str, object], known: dict[str, object]) -> None:
+    kind = f"option of network {name!r}"
     for option, value in options.items():
         if option not in known:
             raise NetworkError(unknown(kind, option, known))
@@ -239,16 +255,19 @@ def _check_options(name: str, options: dict[str, object], taken: set[str]) -> No
             raise NetworkError(problem)
 
 
-def _fit_input(name: str, image: tuple[int, ...]) -> dict[str, int]:
-    if name in ("resmlp", "studentnet"):
+def _fit_input(name: str, asked: Set[str], image: tuple[int, ...]) -> dict[str, int]:
+    """What the network asks for of the inputs' shape."""
+    if "inputs" in asked:
         return {"inputs": int(torch.Size(image).numel())}
+    fits: dict[str, int] = {}
+    if not asked & {"channels", "image"}:
+        return {}
     if len(image) != 3:
         raise NetworkError(f"network {name!r} needs images (C, H, W), not inputs of shape {image}")
-    if name == "smallresnet":
-        return {"channels": image[0]}
-    if image[1] != image[2]:
+    if "image" in asked and image[1] != image[2]:
         raise NetworkError(f"network {name!r} needs square images, not {image[1]}x{image[2]}")
-    return {"channels": image[0], "image": image[1]}
+    fits = {"channels": image[0], "image": image[1]}
+    return {key: value for key, value in fits.items() if key in asked}
 
 
 def _positive(**sizes: int) -> None:

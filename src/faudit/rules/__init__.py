@@ -1,4 +1,7 @@
-"""Credit rules: what each block is told. ``RULES`` is the registry; one line adds a rule."""
+"""Credit rules: what each block is told. ``RULES`` is the registry; one line adds a rule.
+
+Other installed packages may add some too, see ``faudit.plugins``.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from inspect import signature
 
 import torch
 
+from faudit import plugins
 from faudit.errors import RuleError, unfit, unknown
 from faudit.networks.view import Layout
 from faudit.rules.base import CreditRule
@@ -45,16 +49,32 @@ def make_rule(name: str, layout: Layout, *, seed: int = 0, **options: object) ->
     >>> [tuple(matrix.shape) for matrix in make_rule("dfa", layout, seed=1).matrices]
     [(3, 8), (3, 8), (3, 8)]
     """
-    if name not in RULES:
-        raise RuleError(unknown("rule", name, RULES))
+    made = rule_class(name)
     if not isinstance(layout, Layout):
         raise RuleError(f"a rule is made for network.layout(x), not for a {type(layout).__name__}")
     check_seed(seed)
     _check_options(name, options)
     try:
-        return RULES[name](layout, torch.Generator().manual_seed(int(seed)), **options)
+        return made(layout, torch.Generator().manual_seed(int(seed)), **options)
     except (TypeError, ValueError) as error:
         raise RuleError(f"rule {name!r} cannot be made with {options}: {error}") from error
+
+
+def rule_class(name: str) -> type[CreditRule]:
+    """The rule called ``name``: one of ``RULES``, or one that an installed package offers.
+
+    >>> rule_class("dfa").__name__
+    'DFA'
+    """
+    if name in RULES:
+        return RULES[name]
+    offers = plugins.offered(plugins.RULES)
+    if name not in offers:
+        raise RuleError(unknown("rule", name, [*RULES, *offers]))
+    found = offers[name].load()
+    if not (isinstance(found, type) and issubclass(found, CreditRule)):
+        raise RuleError(f"{offers[name].entry.value}, offered as rule {name!r}, is no CreditRule")
+    return found
 
 
 def _check_options(name: str, options: dict[str, object]) -> None:
@@ -72,8 +92,8 @@ def rule_options(name: str) -> dict[str, object]:
     >>> rule_options("kp")
     {'decay': 0.001}
     """
-    parameters = signature(RULES[name].__init__).parameters.values()
+    parameters = signature(rule_class(name).__init__).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
-__all__ = ["RULES", "CreditRule", "make_rule", "rule_options"]
+__all__ = ["RULES", "CreditRule", "make_rule", "rule_class", "rule_options"]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from faudit.errors import DataError, FauditError, NetworkError, RuleError, unknown
+from faudit.errors import DataError, FauditError, NetworkError, unknown
 from faudit.measures.evidence import Evidence
 from faudit.measures.gauges import Facts
 from faudit.measures.inputs import batches_of, check_rule
@@ -24,7 +24,7 @@ from faudit.networks.values import kind, map_tensors
 from faudit.networks.view import Network
 from faudit.protocol import Finding, Thresholds, Verdict, diagnose
 from faudit.recipe import Training
-from faudit.rules import RULES, CreditRule, make_rule
+from faudit.rules import CreditRule, make_rule, rule_class
 from faudit.seeds import check_seed, derive
 from faudit.training import Learner, Score, evaluate
 from faudit.training import train as train_epochs
@@ -264,8 +264,8 @@ class FAProtocol:
             raise FauditError("give accuracies, or train= data to obtain them, not both")
         if train is None and test is not None:
             raise FauditError("test= scores what train= data trained; give both or neither")
-        if isinstance(rule, str) and rule not in RULES:
-            raise RuleError(unknown("rule", rule, RULES))
+        if isinstance(rule, str):
+            rule_class(rule)
         _check_options(options, measure, FAProtocol, *([] if train is None else [audit]))
         if {"samples", "evaluation"} & set(options):
             raise FauditError("FAProtocol measures on x_eval, y_eval; give fewer samples there")

@@ -28,7 +28,7 @@ from faudit.measures.evidence import Evidence
 from faudit.measures.measure import measure
 from faudit.networks.view import Network
 from faudit.networks.zoo import make_network
-from faudit.provenance import code_fingerprint, versions
+from faudit.provenance import code_of, versions
 from faudit.recipe import Recipe
 from faudit.rules import make_rule
 from faudit.rules.base import CreditRule
@@ -130,7 +130,7 @@ class Work:
         The route too: a run that was stopped goes on by the one it began with.
         """
         own = (self.recipe.digest, self.data.digest(), self.route)
-        made_by = (*own, code_fingerprint(), versions())
+        made_by = (*own, code_of(self.recipe), versions(self.recipe))
         return hashlib.sha256(repr(made_by).encode()).hexdigest()[:20]
 
     @cached_property

@@ -14,7 +14,7 @@ from pathlib import Path
 from faudit.baselines import frozen
 from faudit.bundle import BASELINE, LOG, Bundle, Outcome, read_manifest
 from faudit.errors import BundleError, FauditError
-from faudit.provenance import code_fingerprint
+from faudit.provenance import code_of
 from faudit.recipe import Recipe
 from faudit.studies.attempt import standing
 from faudit.studies.costs import Costs
@@ -100,11 +100,11 @@ def _existing(store: str | os.PathLike[str] | Store) -> Store | None:
 
 
 def _planned(recipe: Recipe, entry: Entry | None, costs: Costs, same_code: bool) -> Planned:
-    note, cached = _judge(entry, same_code)
+    note, cached = _judge(recipe, entry, same_code)
     return Planned(recipe, cached, note, 0.0 if cached else costs.estimate(recipe))
 
 
-def _judge(entry: Entry | None, same_code: bool) -> tuple[str, bool]:
+def _judge(recipe: Recipe, entry: Entry | None, same_code: bool) -> tuple[str, bool]:
     """What there is to say of a published run, and whether it can stay."""
     if entry is None:
         return "", False
@@ -112,7 +112,7 @@ def _judge(entry: Entry | None, same_code: bool) -> tuple[str, bool]:
         return f"the one that is there is damaged: {entry.damage}", False
     if not entry.outcome.final:
         return f"the last try was {entry.outcome}", False
-    if entry.code != code_fingerprint():
+    if entry.code != code_of(recipe):
         return f"made by other code, {entry.code}", not same_code
     return "" if entry.outcome.done else str(entry.outcome), True
 
@@ -234,7 +234,7 @@ def _ask(planned: Plan, store: Store, same_code: bool) -> None:
     for run in planned.todo:
         # Looked at again, for somebody may have made the run since the plan.
         entry = store.standing(run.recipe)
-        if entry is not None and not _judge(entry, same_code)[1]:
+        if entry is not None and not _judge(run.recipe, entry, same_code)[1]:
             store.supersede(run.recipe.digest)
         store.forgive(run.recipe.digest)
     store.want(run.recipe for run in planned.todo)

@@ -169,10 +169,11 @@ def warm_up() -> None:
     """
     import safetensors.torch  # noqa: F401
 
-    from faudit.provenance import code_fingerprint, versions
+    from faudit.provenance import code_of, versions
+    from faudit.recipe import Recipe
     from faudit.studies import runner
 
-    code_fingerprint()
+    code_of(Recipe())
     versions()
     runner.torch.set_num_threads(1)
     runner.torch.optim.AdamW([runner.torch.zeros(1, requires_grad=True)])

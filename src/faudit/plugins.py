@@ -1,0 +1,70 @@
+"""Plug-ins: rules and networks that other installed packages offer by name.
+
+A package offers a class as an entry point in the group ``faudit.rules`` or ``faudit.networks``. It
+is imported when its name is asked for and not before, and a recipe can name only what somebody
+installed. faudit's own names come first, so none of them can be taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from faudit.errors import FauditError
+
+RULES, NETWORKS = "faudit.rules", "faudit.networks"
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One class that an installed package offers."""
+
+    group: str
+    name: str
+    package: str
+    version: str
+    entry: EntryPoint
+
+    def load(self) -> Any:
+        """The class; its package is imported for that."""
+        try:
+            return self.entry.load()
+        except Exception as error:
+            raise FauditError(
+                f"{self.name!r} of {self.package} {self.version} cannot be loaded from"
+                f" {self.entry.value}: {type(error).__name__}: {error}"
+            ) from error
+
+    def sources(self) -> dict[str, Path]:
+        """The Python files of the package that brings it, found without importing it."""
+        spec = find_spec(self.entry.module.partition(".")[0])
+        if spec is None:
+            return {}
+        roots = [Path(folder) for folder in spec.submodule_search_locations or ()]
+        if not roots:
+            return {Path(spec.origin).name: Path(spec.origin)} if spec.origin else {}
+        found = sorted((path, root) for root in roots for path in root.rglob("*.py"))
+        return {path.relative_to(root).as_posix(): path for path, root in found}
+
+
+@cache
+def offered(group: str) -> Mapping[str, Plugin]:
+    """What the installed packages offer, by name; of two alike the first package's.
+
+    >>> offered("faudit.rules").get("dfa") is None
+    True
+    """
+    found: dict[str, Plugin] = {}
+    for entry in sorted(entry_points(group=group), key=_package):
+        version = entry.dist.version if entry.dist else ""
+        found.setdefault(entry.name, Plugin(group, entry.name, _package(entry), version, entry))
+    return found
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist else entry.module
