@@ -82,7 +82,7 @@ def small_cifar(source: data.Cifar) -> data.Cifar:
 def cifar(monkeypatch: pytest.MonkeyPatch) -> data.Cifar:
     """CIFAR-10 in small: the real reader with three short files as the published ones."""
     source = small_cifar(data._CIFAR10)
-    monkeypatch.setattr(data, "_READERS", {"cifar10": functools.partial(data._cifar, source)})
+    monkeypatch.setattr(data, "READERS", {"cifar10": functools.partial(data._cifar, source)})
     return source
 
 

@@ -113,7 +113,7 @@ def test_the_recipes_of_a_page_are_recipes(page: Path, tmp_path: Path) -> None:
     for _, source in blocks(page.read_text(encoding="utf-8"), "toml"):
         if source.startswith("# pyproject.toml"):
             offered = tomllib.loads(source)["project"]["entry-points"]
-            assert set(offered) <= {plugins.RULES, plugins.NETWORKS}
+            assert set(offered) <= {plugins.RULES, plugins.NETWORKS, plugins.DATA}
             continue
         (tmp_path / "run.toml").write_text(source)
         assert Recipe.load(tmp_path / "run.toml").digest != Recipe().digest

@@ -13,7 +13,8 @@ import pytest
 
 from faudit import plugins, provenance
 from faudit.bundle import Bundle
-from faudit.errors import FauditError, NetworkError, RuleError
+from faudit.data import load
+from faudit.errors import DataError, FauditError, NetworkError, RuleError
 from faudit.networks.zoo import make_network
 from faudit.provenance import code_fingerprint, code_of, versions
 from faudit.recipe import Recipe
@@ -26,6 +27,7 @@ from tests.studies.tools import tiny
 CODE = '''
 import torch
 from torch import nn
+from faudit.data import Dataset, Split
 from faudit.networks.view import Residual, Staged
 from faudit.rules.feedback import Direct
 
@@ -60,6 +62,19 @@ class TanhNet(Staged):
     def readout(self, h):
         return self.last(h)
 
+def three_clouds(root):
+    """Points around three centres; a file could lie under root."""
+    draw = torch.Generator().manual_seed(1)
+    labels = torch.arange(90) % 3
+    points = torch.randn(90, 6, generator=draw) + 4 * labels[:, None]
+    return Dataset(Split(points[:60], labels[:60]), Split(points[60:], labels[60:]), 3, "clouds")
+
+def nothing(root):
+    return {}
+
+def a_missing_file(root):
+    return (root / "no-such-file").read_bytes()
+
 class Seen(nn.Module):
     """No stages, and it asks for what an image tells."""
 
@@ -86,6 +101,11 @@ not-there = my_credit.things:Nothing
 tanh-net = my_credit.things:TanhNet
 seen = my_credit.things:Seen
 no-network = my_credit.things:torch
+[faudit.data]
+three-clouds = my_credit.things:three_clouds
+cifar10 = my_credit.things:three_clouds
+missing = my_credit.things:a_missing_file
+no-data = my_credit.things:nothing
 """
 
 
@@ -221,6 +241,30 @@ def test_a_network_without_stages_is_trained(installed: Path, tmp_path: Path) ->
     entry = result.store.entry(recipe.digest)
     assert entry.outcome is not None
     assert entry.outcome.done, entry.outcome.message
+
+
+def test_data_of_a_package_are_data(installed: Path, tmp_path: Path) -> None:
+    recipe = tiny("data.name=three-clouds", "data.train_limit=null", "data.test_limit=null")
+    result = train([recipe], tmp_path / "runs", engine=Inline(), show=Silent())
+    found = Bundle.load(result.store.folder(recipe))
+    assert (found.outcome.tests, found.outcome.classes, found.outcome.shape) == (30, 3, (6,))
+    assert found.manifest.code == code_of(recipe) != code_fingerprint()
+    assert "my-credit" not in versions(Recipe())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("three-cloud", r"unknown data set 'three-cloud'; did you mean 'three-clouds'\?"),
+        ("missing", r"'missing' of my-credit was not read: FileNotFoundError: .*no-such-file"),
+        ("no-data", r"offered as 'no-data', gave no faudit.data.Dataset but a dict"),
+    ],
+)
+def test_data_that_cannot_be_had_are_named(
+    installed: Path, tmp_path: Path, name: str, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        load(name, tmp_path)
 
 
 def test_a_run_without_plug_ins_tells_of_none(installed: Path) -> None:

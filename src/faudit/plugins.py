@@ -1,8 +1,9 @@
-"""Plug-ins: rules and networks that other installed packages offer by name.
+"""Plug-ins: rules, networks and data sets that other installed packages offer by name.
 
-A package offers a class as an entry point in the group ``faudit.rules`` or ``faudit.networks``. It
-is imported when its name is asked for and not before, and a recipe can name only what somebody
-installed. faudit's own names come first, so none of them can be taken.
+A package offers them as entry points: classes in the groups ``faudit.rules`` and
+``faudit.networks``, functions from a folder to a ``Dataset`` in ``faudit.data``. They are imported
+when their name is asked for and not before, and a recipe can name only what somebody installed.
+faudit's own names come first, so none of them can be taken.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from typing import Any
 
 from faudit.errors import FauditError
 
-RULES, NETWORKS = "faudit.rules", "faudit.networks"
+RULES, NETWORKS, DATA = "faudit.rules", "faudit.networks", "faudit.data"
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """One class that an installed package offers."""
+    """One thing that an installed package offers."""
 
     group: str
     name: str
@@ -31,7 +32,7 @@ class Plugin:
     entry: EntryPoint
 
     def load(self) -> Any:
-        """The class; its package is imported for that."""
+        """The thing itself; its package is imported for that."""
         try:
             return self.entry.load()
         except Exception as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -52,15 +52,28 @@ def code_of(recipe: Recipe) -> str:
 
 
 def plugins_of(recipe: Recipe) -> list[Plugin]:
-    """The plug-ins that a recipe names: its rule, its network, both or none."""
-    named = ((plugins.RULES, recipe.rule.name), (plugins.NETWORKS, recipe.network.name))
-    found = [p for group, name in named if (p := plugins.offered(group).get(name)) is not None]
-    if not found:
-        return []
+    """The plug-ins that a recipe names: its rule, its network and its data may each be one."""
+    named = {
+        plugins.RULES: recipe.rule.name,
+        plugins.NETWORKS: recipe.network.name,
+        plugins.DATA: recipe.data.name,
+    }
+    found = [p for group, name in named.items() if (p := plugins.offered(group).get(name))]
+    return [plugin for plugin in found if plugin.name not in _own(plugin.group)]
+
+
+def _own(group: str) -> Container[str]:
+    """faudit's own names, which no plug-in can take."""
+    from faudit.data.published import READERS
     from faudit.networks.zoo import NETWORKS
     from faudit.rules import RULES
 
-    return [p for p in found if p.name not in (RULES if p.group == plugins.RULES else NETWORKS)]
+    owned: dict[str, Container[str]] = {
+        plugins.RULES: RULES,
+        plugins.NETWORKS: NETWORKS,
+        plugins.DATA: READERS,
+    }
+    return owned[group]
 
 
 @cache

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from faudit import plugins
 from faudit.data.files import (
     Cifar,
     Idx,
@@ -25,7 +26,8 @@ from faudit.data.files import (
 )
 from faudit.data.sets import Dataset, Split
 from faudit.data.synthetic import student_teacher
-from faudit.errors import DataError, unknown
+from faudit.errors import DataError, FauditError, unknown
+from faudit.plugins import Plugin
 
 # Per-channel mean and standard deviation of the training pixels, scaled to [0, 1].
 CIFAR10_STATS: Stats = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
@@ -46,7 +48,8 @@ def load(
     Under ``root``, CIFAR is read from ``cifar-10-batches-bin/`` (``cifar-100-binary/``), from
     ``cifar-10-batches-py/`` (``cifar-100-python/``), or from the binary ``.tar.gz``; Fashion-MNIST
     from the idx files, packed or not, in ``fashion-mnist/`` or ``FashionMNIST/raw/``.
-    ``fashion-sample`` and ``student-teacher`` need no files.
+    ``fashion-sample`` and ``student-teacher`` need no files. Sets that an installed package offers
+    (``faudit.plugins``) are read by what it brings.
 
     >>> load("fashion-sample", train_limit=100).train.images.shape
     torch.Size([100, 1, 28, 28])
@@ -54,10 +57,35 @@ def load(
     Traceback (most recent call last):
     faudit.errors.DataError: unknown data set 'cifar-10'; did you mean 'cifar10'? ...
     """
-    if name not in _READERS:
-        raise DataError(unknown("data set", name, _READERS))
     folder = Path(root or os.environ.get("FAUDIT_DATA") or Path.home() / ".cache" / "faudit")
-    return _READERS[name](folder.expanduser(), download).first(train_limit, test_limit)
+    return _reader(name)(folder.expanduser(), download).first(train_limit, test_limit)
+
+
+def _reader(name: str) -> Callable[[Path, bool], Dataset]:
+    if name in READERS:
+        return READERS[name]
+    offers = plugins.offered(plugins.DATA)
+    if name not in offers:
+        raise DataError(unknown("data set", name, [*READERS, *offers]))
+    return partial(_offered, offers[name])
+
+
+def _offered(plugin: Plugin, root: Path, download: bool) -> Dataset:
+    """What a package reads from ``root``; fetching files is its own affair."""
+    read = plugin.load()
+    try:
+        found = read(root)
+    except FauditError:
+        raise
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+        raise DataError(f"{plugin.name!r} of {plugin.package} was not read: {told}") from error
+    if not isinstance(found, Dataset):
+        raise DataError(
+            f"{plugin.entry.value}, offered as {plugin.name!r}, gave no faudit.data.Dataset but a"
+            f" {type(found).__name__}"
+        )
+    return found
 
 
 def _cifar(source: Cifar, root: Path, download: bool) -> Dataset:
@@ -237,7 +265,7 @@ _FASHION = Idx(
 _SAMPLE = Part(
     "sample.npz", 3_543_948, "9a01409b15bf79e2b3a706729715047bdb5886a4e52c6ae4374d81cb6b8ed3a7"
 )
-_READERS: Mapping[str, Callable[[Path, bool], Dataset]] = {
+READERS: Mapping[str, Callable[[Path, bool], Dataset]] = {
     "fashion-sample": _fashion_sample,
     "fashion-mnist": partial(_idx, _FASHION),
     "cifar10": partial(_cifar, _CIFAR10),
