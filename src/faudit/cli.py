@@ -227,12 +227,12 @@ def report(
     out: Annotated[Path, Parameter(["--out", "-o"])] = REPORT,
     voice: Voice = USUAL,
 ) -> int:
-    """Write the report on a store or a folder of bundles: one page, tables and figures.
+    """Write the report on a store, a bundle or a folder of bundles: page, tables and figures.
 
     Parameters
     ----------
     store
-        A store, or a folder of bundles; it is only read.
+        A store, a bundle, or a folder of bundles; it is only read.
     out
         The folder for the report.
     """

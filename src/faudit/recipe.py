@@ -59,6 +59,10 @@ class _Part(BaseModel):
         return value
 
 
+OWN = "own"
+"""The data of a model that was audited in its owner's code; no recipe can load them."""
+
+
 class Named(_Part):
     """Something from a registry, with the options it is made with; a bare name has none.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from faudit import baselines
-from faudit.bundle import Bundle, Manifest, Outcome
+from faudit.bundle import MANIFEST, Bundle, Manifest, Outcome
 from faudit.errors import BundleError, FauditError
 from faudit.measures.evidence import Evidence
 from faudit.protocol import Case, Thresholds, Verdict, diagnose
@@ -363,8 +363,10 @@ def _claims(bundles: Iterable[Bundle]) -> Ledger | None:
 def _from_folder(folder: Path) -> tuple[list[Bundle], list[Problem]]:
     if not folder.is_dir():
         raise BundleError(f"there is no folder {folder}; give a store or a folder of bundles")
+    if (folder / MANIFEST).is_file():
+        return _load([folder])
     if not (folder / "runs").is_dir():
-        return _load(sorted(p.parent for p in folder.glob("*/manifest.json")))
+        return _load(sorted(p.parent for p in folder.glob(f"*/{MANIFEST}")))
     if files := sorted((folder / "runs").glob("*.json")):
         return _load(files, results.load)
     store = Store(folder)

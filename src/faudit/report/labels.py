@@ -32,6 +32,7 @@ DATA = {
     "fashion": "Fashion-MNIST",
     "fashion-sample": "Fashion-MNIST sample",
     "student-teacher": "student-teacher",
+    "own": "own data",
 }
 _SHORT = {"width": "d{}", "depth": "L{}"}
 # What the plain labels say already, or what never tells two settings apart.

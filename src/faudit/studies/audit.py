@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from faudit.protocol import Finding, Thresholds, Verdict, diagnose
 from faudit.recipe import Training
 from faudit.rules import CreditRule, make_rule, rule_class
 from faudit.seeds import check_seed, derive
+from faudit.studies.kept import Keeper
 from faudit.training import Learner, Score, evaluate
 from faudit.training import train as train_epochs
 
@@ -76,6 +78,8 @@ def audit(
     loss: Loss = cross_entropy,
     thresholds: Thresholds | None = None,
     seed: int = 0,
+    keep: str | os.PathLike[str] | None = None,
+    name: str | None = None,
     **measuring: Any,
 ) -> Audit:
     """Audit a trained model: its own frozen-blocks baseline, its evidence, the verdict.
@@ -97,6 +101,9 @@ def audit(
         evaluation: other samples to measure all of the evidence on.
         bp_accuracy: what exact gradients reach, for the flag that D3 is at its ceiling; the model's
             own accuracy where they trained it.
+        keep: a new folder for the audit as a bundle; ``faudit report``, ``card`` and ``template``
+            work on it, or on a folder of many. It holds the model's weights.
+        name: what the model is called there; its class by default.
         measuring: further options of ``measure``.
 
     >>> from faudit.networks.zoo import ResMLP
@@ -120,6 +127,7 @@ def audit(
         facts["rule_unnamed"] = True
     with untouched(network.module, seed):
         train, test = (_checked(network, part, rule, loss) for part in (train, test))
+        keeper = Keeper.at(keep, name or type(network.module).__name__, test) if keep else None
         teacher = rule if isinstance(rule, CreditRule) else _named_rule(rule, network, train, seed)
         exact = rule is not None and teacher.exact
         frozen = frozen_score(network, teacher, train, test, fresh, training, loss, seed)
@@ -135,7 +143,9 @@ def audit(
             seed=seed,
             **measuring,
         )
-    evidence = evidence.replace(facts={**evidence.facts, **facts})
+        evidence = evidence.replace(facts={**evidence.facts, **facts})
+        if keeper is not None:
+            keeper.write(network, rule, training, seed, evidence, trained, frozen)
     verdict = diagnose(
         evidence,
         correct=trained.correct.cpu().numpy(),

@@ -29,7 +29,7 @@ from faudit.measures.measure import measure
 from faudit.networks.view import Network
 from faudit.networks.zoo import make_network
 from faudit.provenance import code_of, versions
-from faudit.recipe import Recipe
+from faudit.recipe import OWN, Recipe
 from faudit.rules import make_rule
 from faudit.rules.base import CreditRule
 from faudit.seeds import derive
@@ -307,6 +307,11 @@ def measure_again(
     faudit.errors.BundleError: no-such-run is not a bundle: manifest.json is missing...
     """
     recipe = found.recipe.changed({"device": device})
+    if recipe.data.name == OWN:
+        raise BundleError(
+            f"{found.folder} keeps an audit of a model that only its owner's code can build;"
+            " --no-again judges the stored evidence"
+        )
     with _threads(recipe.threads):
         network = found.network()
         rule = found.rule(network).to(device)
