@@ -13,9 +13,9 @@ import pytest
 
 from faudit import plugins, provenance
 from faudit.bundle import Bundle
-from faudit.data import load
+from faudit.data import load, published
 from faudit.errors import DataError, FauditError, NetworkError, RuleError
-from faudit.networks.zoo import make_network
+from faudit.networks.zoo import ResMLP, make_network
 from faudit.provenance import code_fingerprint, code_of, versions
 from faudit.recipe import Recipe
 from faudit.rules import RULES, rule_class, rule_options
@@ -75,6 +75,14 @@ def nothing(root):
 def a_missing_file(root):
     return (root / "no-such-file").read_bytes()
 
+class Open(TanhNet):
+    def __init__(self, inputs, classes, **rest):
+        super().__init__(inputs, 4, 1, classes)
+
+class Stubborn(TanhNet):
+    def __init__(self, inputs=12, width=16):
+        raise ValueError("width must be even")
+
 class Seen(nn.Module):
     """No stages, and it asks for what an image tells."""
 
@@ -99,6 +107,9 @@ no-rule = my_credit.things:TanhNet
 not-there = my_credit.things:Nothing
 [faudit.networks]
 tanh-net = my_credit.things:TanhNet
+resmlp = my_credit.things:TanhNet
+open = my_credit.things:Open
+stubborn = my_credit.things:Stubborn
 seen = my_credit.things:Seen
 no-network = my_credit.things:torch
 [faudit.data]
@@ -201,6 +212,8 @@ def test_a_package_that_is_one_file_counts_too(installed: Path) -> None:
 
 def test_our_own_names_cannot_be_taken(installed: Path) -> None:
     assert rule_class("dfa") is RULES["dfa"]
+    assert type(make_network("resmlp", (1, 4, 4), 5, seed=0)) is ResMLP
+    assert published._reader("cifar10") is published.READERS["cifar10"]
     assert "my_credit" not in sys.modules
 
 
@@ -230,6 +243,10 @@ def test_a_network_gets_what_it_asks_for(installed: Path) -> None:
         make_network("seen", (3, 8, 9), 5, seed=0)
     with pytest.raises(NetworkError, match="unknown option of network 'seen' 'widht'"):
         make_network("seen", (3, 8, 8), 5, seed=0, widht=9)
+    with pytest.raises(NetworkError, match="unknown option of network 'open' 'kw'"):
+        make_network("open", (3, 8, 8), 5, seed=0, kw=8)
+    with pytest.raises(NetworkError, match="network 'stubborn': "):
+        make_network("stubborn", (3, 8, 8), 5, seed=0)
     with pytest.raises(NetworkError, match="offered as network 'no-network', is no module"):
         make_network("no-network", (3, 8, 8), 5, seed=0)
 

@@ -37,8 +37,7 @@ MOVES_NUMBERS_ABOUT = {
     "recipe",
     "studies.__init__",
     "studies.checkpoint",
-    "studies.costs",
-    "studies.store",
+    "studies.sizes",
     "tensors",
 }
 

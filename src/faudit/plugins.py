@@ -14,11 +14,13 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from faudit.errors import FauditError
+from faudit.errors import FauditError, unknown
 
 RULES, NETWORKS, DATA = "faudit.rules", "faudit.networks", "faudit.data"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,16 @@ class Plugin:
 
     def sources(self) -> dict[str, Path]:
         """The Python files of the package that brings it, found without importing it."""
-        spec = find_spec(self.entry.module.partition(".")[0])
+        try:
+            spec = find_spec(self.entry.module.partition(".")[0])
+        except ValueError:  # __main__ has none
+            return {}
         if spec is None:
             return {}
         roots = [Path(folder) for folder in spec.submodule_search_locations or ()]
         if not roots:
-            return {Path(spec.origin).name: Path(spec.origin)} if spec.origin else {}
+            path = Path(spec.origin or "")
+            return {path.name: path} if path.is_file() else {}
         found = sorted((path, root) for root in roots for path in root.rglob("*.py"))
         return {path.relative_to(root).as_posix(): path for path, root in found}
 
@@ -65,6 +71,22 @@ def offered(group: str) -> Mapping[str, Plugin]:
         version = entry.dist.version if entry.dist else ""
         found.setdefault(entry.name, Plugin(group, entry.name, _package(entry), version, entry))
     return found
+
+
+def find(
+    group: str, kind: str, name: str, own: Mapping[str, T], error: type[FauditError]
+) -> T | Plugin:
+    """faudit's own thing of that name, or else the plug-in that offers it.
+
+    >>> find("faudit.rules", "rule", "dfa", {"dfa": 1}, FauditError)
+    1
+    """
+    if name in own:
+        return own[name]
+    offers = offered(group)
+    if name not in offers:
+        raise error(unknown(kind, name, [*own, *offers]))
+    return offers[name]
 
 
 def _package(entry: EntryPoint) -> str:

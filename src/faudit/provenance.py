@@ -41,14 +41,12 @@ def code_fingerprint(root: Path = HERE) -> str:
 
 
 def code_of(recipe: Recipe) -> str:
-    """The fingerprint of all code that can change this run: faudit's and its plug-ins'.
+    """The fingerprints of all code that can change this run: faudit's, and "+" its plug-ins'.
 
     >>> code_of(Recipe()) == code_fingerprint()
     True
     """
-    own = (_plugin_code(plugin) for plugin in plugins_of(recipe))
-    codes = [code_fingerprint(), *own]
-    return codes[0] if len(codes) == 1 else _digits(codes)
+    return "+".join([code_fingerprint(), *map(_plugin_code, plugins_of(recipe))])
 
 
 def plugins_of(recipe: Recipe) -> list[Plugin]:

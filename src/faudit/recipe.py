@@ -59,8 +59,8 @@ class _Part(BaseModel):
         return value
 
 
-OWN = "own"
-"""The data of a model that was audited in its owner's code; no recipe can load them."""
+OWN = "own:"
+"""Begins the name of data that came from their owner's code, and that no recipe can load."""
 
 
 class Named(_Part):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -463,6 +464,7 @@ class Keeping(toys.Step):
     def __init__(self) -> None:
         super().__init__()
         self.calls, self.last, self.losses, self.seen, self.kinds = 0, None, [0.5], {}, {"start"}
+        self.latest, self.total = deque([1], maxlen=3), torch.zeros(1)
 
     def forward(self, h: Tensor) -> Tensor:
         self.calls += 1
@@ -470,6 +472,8 @@ class Keeping(toys.Step):
         self.losses.append(self.last.mean())
         self.seen[self.calls] = self.last
         self.kinds.add(self.calls)
+        self.latest.append(self.last)
+        self.total += 1
         self.attention = self.last.detach()
         return self.last
 
@@ -486,6 +490,8 @@ def test_what_a_forward_leaves_behind_is_cleared_away():
         assert all(vars(block)[name] is value for name, value in own.items())
         assert list(map(id, block.losses)) == list(map(id, content[0]))
         assert (block.seen, block.kinds) == content[1:]
+        assert len(block.latest) == 2
+        assert float(block.total) == 1
 
 
 @pytest.mark.parametrize("seed", [2**64, True, -1])

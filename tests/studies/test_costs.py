@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from faudit.errors import RecipeError
-from faudit.networks.zoo import make_network
 from faudit.recipe import Recipe
 from faudit.studies import costs
 from faudit.studies.costs import Costs, by_size
 from faudit.studies.engines import Inline
 from faudit.studies.progress import Silent
-from faudit.studies.runner import check, run
+from faudit.studies.runner import run
 from faudit.studies.study import train
 from tests.studies.tools import tiny
 
@@ -89,29 +87,3 @@ def test_what_a_core_does_says_nothing_of_a_gpu(monkeypatch: pytest.MonkeyPatch)
 def test_a_faster_core_takes_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "core_speed", lambda: 4.0)
     assert Costs().estimate(Recipe()) == pytest.approx(100 * by_size(Recipe()) / 4)
-
-
-@pytest.mark.parametrize("change", [(), VIT, ("network.options.width=1024",)])
-def test_the_bytes_of_a_run_are_those_of_its_weights_and_what_goes_with_them(
-    change: tuple[str, ...],
-) -> None:
-    recipe = Recipe().set(*change)
-    name, options = recipe.network.name, dict(recipe.network.options)
-    weights = make_network(name, (3, 32, 32), 10, seed=0, **options).parameters()
-    size = sum(4 * weight.numel() * weight.element_size() for weight in weights)
-    assert size / 2 < costs.training_bytes(recipe) < size * 1.2
-
-
-def test_a_network_beyond_this_machines_memory_is_refused_unless_it_runs_elsewhere() -> None:
-    recipe = tiny("network.options.width=1000000")
-    with pytest.raises(RecipeError, match=r"takes about .* GB, and this machine has"):
-        check([recipe])
-    check([recipe], here=False)
-
-
-def test_a_container_has_what_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = [tmp_path / "limited", tmp_path / "unlimited", tmp_path / "absent"]
-    limits[0].write_text("12345\n")
-    limits[1].write_text("max\n")
-    monkeypatch.setattr(costs, "CONTAINER_LIMITS", limits)
-    assert costs.memory_here() == 12345

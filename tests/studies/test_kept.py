@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from torch import Tensor, nn
 import faudit
 from faudit import cli
 from faudit.bundle import Bundle
-from faudit.errors import DataError, FauditError
+from faudit.errors import DataError, FauditError, NetworkError
 from faudit.report import read
+from faudit.report.card import make_card
+from faudit.report.template import template
 from faudit.studies.audit import Audit
 from faudit.studies.judging import judge_bundle
 
@@ -32,6 +35,7 @@ class Mine(nn.Module):
         self.layers = nn.ModuleList(
             nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 8), nn.Tanh()) for _ in range(2)
         )
+        self.layers[1][1].weight = self.layers[0][1].weight
         self.head = nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -83,7 +87,7 @@ def test_seeds_of_one_model_share_a_row_of_the_report(tmp_path: Path) -> None:
     audited(tmp_path / "other", rule=None)
     (setting,) = read(tmp_path).settings
     assert {group.label: len(group.runs) for group in setting.methods} == {"DFA": 2, "unnamed": 1}
-    assert setting.label == "Mine, own data, 1 epoch"
+    assert re.fullmatch("Mine, own data [0-9a-f]{8}", setting.label)
 
 
 @pytest.mark.parametrize("verb", ["report", "template", "card", "verify", "measure"])
@@ -103,14 +107,14 @@ def test_the_verbs_work_on_it(verb: str, tmp_path: Path, capsys: Any) -> None:
         assert cli.main(["verify", card, folder]) == 0
     if verb == "report":
         page = (tmp_path / "page" / "index.html").read_text()
-        assert "Mine, own data, 1 epoch" in page
-        assert "No history was kept" in page
+        assert "Mine, own data " in page
+        assert "No run here left a history" in page
 
 
 def test_weights_that_nobody_can_build_are_not_measured_again(tmp_path: Path, capsys: Any) -> None:
     audited(tmp_path / "mine")
     assert cli.main(["measure", str(tmp_path / "mine")]) == 2
-    assert "--no-again judges the stored evidence" in capsys.readouterr().err
+    assert "measure --no-again, or verify without --again" in capsys.readouterr().err
 
 
 def test_inputs_by_name_are_kept_apart(tmp_path: Path) -> None:
@@ -133,9 +137,86 @@ def test_a_folder_with_something_in_it_is_refused_before_anything_is_trained(
 ) -> None:
     monkeypatch.setattr("faudit.studies.audit.frozen_score", None)
     (tmp_path / "file").touch()
-    for place in (tmp_path, tmp_path / "file"):
-        with pytest.raises(FauditError, match="is there already; keep an audit in a new folder"):
+    with pytest.raises(FauditError, match="is there already; keep an audit in a new folder"):
+        audited(tmp_path)
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(FauditError, match=f"cannot keep an audit in {place}"):
             audited(place)
+
+
+class Stateful(nn.Linear):
+    """A layer whose state is more than tensors."""
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"calls": 1}
+
+    def set_extra_state(self, state: object) -> None:
+        """Nothing to do."""
+
+
+def test_what_cannot_be_kept_is_refused_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("faudit.studies.audit.frozen_score", None)
+    model = Mine()
+    model.head = Stateful(8, 3)
+    with pytest.raises(NetworkError, match=r"'head._extra_state', which is dict and no tensor"):
+        audited(tmp_path / "a", model)
+    with pytest.raises(FauditError, match="name"):
+        audited(tmp_path / "a", name=3)
+
+
+class Restless(Mine):
+    """A forward that changes a weight and a buffer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.head.weight.mul_(0.9)
+            self.layers[0][0].running_mean.add_(1)
+        return super().forward(x)
+
+
+def test_the_weights_are_those_that_were_handed_over(tmp_path: Path) -> None:
+    model = Restless()
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    audited(tmp_path / "mine", model)
+    kept = Bundle.load(tmp_path / "mine").weights()
+    assert all(torch.equal(t, kept[name]) for name, t in before.items())
+
+
+def test_a_baseline_that_exact_gradients_taught_is_not_called_matched(tmp_path: Path) -> None:
+    audited(tmp_path / "told")
+    audited(tmp_path / "untold", rule=None)
+    told, untold = (make_card(Bundle.load(tmp_path / n)) for n in ("told", "untold"))
+    assert told.baseline is not None
+    assert untold.baseline is not None
+    assert (told.baseline.matched, untold.baseline.matched) == (True, False)
+
+
+def test_the_template_claims_nothing_that_only_the_owner_knows(tmp_path: Path) -> None:
+    audited(tmp_path / "mine")
+    text = template(Bundle.load(tmp_path / "mine"))
+    assert "We trained Mine with DFA on TODO(data) for TODO(epochs) epochs" in text
+    assert "Baseline: the same network trained for 1 epochs (AdamW" in text
+    assert "[ ] Feedback saved with the weights" in text
+
+
+def test_models_that_nothing_tells_apart_are_a_problem_of_the_report(tmp_path: Path) -> None:
+    for number in range(2):
+        torch.manual_seed(number)
+        model = Mine()
+        audited(tmp_path / str(number), model)
+    (told,) = [p for p in read(tmp_path).problems if "different models are kept as one" in p.what]
+    assert "a seed= or a name= of its own" in str(told)
+
+
+def test_models_on_other_data_are_no_seeds_of_one_another(tmp_path: Path) -> None:
+    audited(tmp_path / "one", seed=1)
+    faudit.audit(
+        Mine(), (X, Y), (XT + 1, YT), rule="dfa", training=SHORT, blocks="layers", seed=2,
+        keep=tmp_path / "two",
+    )  # fmt: skip
+    assert len(read(tmp_path).settings) == 2
 
 
 def test_tokens_are_refused_before_anything_is_trained(tmp_path: Path) -> None:

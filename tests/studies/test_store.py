@@ -177,6 +177,20 @@ def test_a_holder_that_was_killed_before_it_signed_is_replaced_after_the_lease(
     assert store.claim(digest(1)) is not None
 
 
+def test_a_lease_that_was_signed_since_it_was_looked_at_stays(store: Store) -> None:
+    lease = store._lease(digest(1))
+    lease.acquire()
+    marker = store.path / "claims" / digest(1)
+    text = marker.read_text()
+    store_module._remove_unsigned(marker)
+    assert marker.read_text() == text
+    assert store.claim(digest(1)) is None
+    lease.release()
+    marker.touch()
+    store_module._remove_unsigned(marker)
+    assert os.listdir(marker.parent) == []
+
+
 def test_a_holder_that_is_slow_to_sign_keeps_its_lease(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,7 @@ from faudit.data.files import (
 )
 from faudit.data.sets import Dataset, Split
 from faudit.data.synthetic import student_teacher
-from faudit.errors import DataError, FauditError, unknown
+from faudit.errors import DataError, FauditError
 from faudit.plugins import Plugin
 
 # Per-channel mean and standard deviation of the training pixels, scaled to [0, 1].
@@ -62,12 +62,8 @@ def load(
 
 
 def _reader(name: str) -> Callable[[Path, bool], Dataset]:
-    if name in READERS:
-        return READERS[name]
-    offers = plugins.offered(plugins.DATA)
-    if name not in offers:
-        raise DataError(unknown("data set", name, [*READERS, *offers]))
-    return partial(_offered, offers[name])
+    found = plugins.find(plugins.DATA, "data set", name, READERS, DataError)
+    return partial(_offered, found) if isinstance(found, Plugin) else found
 
 
 def _offered(plugin: Plugin, root: Path, download: bool) -> Dataset:

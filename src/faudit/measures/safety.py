@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -22,7 +22,7 @@ T = TypeVar("T")
 Changed = Callable[[], list[str]]
 """() -> the names of the buffers that a forward pass has changed so far."""
 
-CONTAINERS = (list, set, dict, OrderedDict, defaultdict)
+CONTAINERS = (list, deque, set, dict, OrderedDict, defaultdict, Counter)
 """Subclasses may not be refilled, or not mean by it what these do."""
 
 
@@ -108,11 +108,13 @@ def _attributes_kept(module: nn.Module) -> Iterator[None]:
     """Every submodule's attributes, and what plain containers among them hold.
 
     That is what a module has registered (weights, buffers, submodules, hooks) and what forwards
-    leave behind: activations with their graphs, counters, auxiliary losses. An object of a class of
-    its own stays the same object, whatever the forward did to it.
+    leave behind: activations with their graphs, counters, auxiliary losses. A container inside a
+    container, or an object of any other class, stays the same object, whatever was done to it.
     """
     before = [(m, dict(vars(m))) for m in module.modules()]
-    held = [(c, copy(c)) for _, own in before for c in own.values() if type(c) in CONTAINERS]
+    values = [value for _, own in before for value in own.values()]
+    held = [(c, copy(c)) for c in values if type(c) in CONTAINERS]
+    numbers = [(t, t.detach().clone()) for t in values if type(t) is Tensor]
     try:
         yield
     finally:
@@ -121,11 +123,15 @@ def _attributes_kept(module: nn.Module) -> Iterator[None]:
             vars(m).update(own)
         for container, content in held:
             _refill(container, content)
+        with torch.no_grad():
+            for tensor, old in numbers:
+                if tensor.shape == old.shape and not _alike(tensor, old):
+                    tensor.copy_(old)
 
 
 def _refill(container: Any, content: Any) -> None:
     container.clear()
-    if isinstance(container, list):
+    if isinstance(container, list | deque):
         container.extend(content)
     else:
         container.update(content)

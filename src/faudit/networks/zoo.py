@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from inspect import signature
+from inspect import Parameter, signature
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from faudit import plugins
 from faudit.errors import NetworkError, unfit, unknown
 from faudit.networks.view import Residual, Staged
+from faudit.plugins import Plugin
 from faudit.seeds import check_seed
 
 
@@ -225,25 +226,25 @@ def make_network(
     parameters = dict(signature(make).parameters)
     check_seed(seed)
     given = {"classes": classes, **_fit_input(name, parameters.keys(), image)}
-    _check_options(name, options, {n: p.default for n, p in parameters.items() if n not in given})
+    open_ends = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    known = {n: p.default for n, p in parameters.items() if p.kind not in open_ends}
+    _check_options(name, options, {n: value for n, value in known.items() if n not in given})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
             return make(**given, **options)
-        except TypeError as error:
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise NetworkError(f"network {name!r}: {error}") from error
 
 
 def _named(name: str) -> Callable[..., nn.Module]:
-    if name in NETWORKS:
-        return NETWORKS[name]
-    offers = plugins.offered(plugins.NETWORKS)
-    if name not in offers:
-        raise NetworkError(unknown("network", name, [*NETWORKS, *offers]))
-    found = offers[name].load()
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise NetworkError(f"{offers[name].entry.value}, offered as network {name!r}, is no module")
-    return found
+    found = plugins.find(plugins.NETWORKS, "network", name, NETWORKS, NetworkError)
+    if not isinstance(found, Plugin):
+        return found
+    made = found.load()
+    if not (isinstance(made, type) and issubclass(made, nn.Module)):
+        raise NetworkError(f"{found.entry.value}, offered as network {name!r}, is no module")
+    return made
 
 
 def _check_options(name: str, options: dict[str, object], known: dict[str, object]) -> None:
@@ -259,7 +260,6 @@ def _fit_input(name: str, asked: Set[str], image: tuple[int, ...]) -> dict[str, 
     """What the network asks for of the inputs' shape."""
     if "inputs" in asked:
         return {"inputs": int(torch.Size(image).numel())}
-    fits: dict[str, int] = {}
     if not asked & {"channels", "image"}:
         return {}
     if len(image) != 3:

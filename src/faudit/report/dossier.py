@@ -348,7 +348,7 @@ def read(source: Source) -> Dossier:
         )
     settings = tuple(_settings(_runs(bundles)))
     named = source if isinstance(source, str | os.PathLike) else f"{len(bundles)} bundles"
-    problems += _gaps(settings) + _mixtures(bundles)
+    problems += _namesakes(bundles) + _gaps(settings) + _mixtures(bundles)
     return Dossier(settings, tuple(problems), Path(named).name or str(named), _claims(bundles))
 
 
@@ -555,6 +555,22 @@ def _gaps(settings: Iterable[Setting]) -> list[Problem]:
     return problems
 
 
+def _namesakes(bundles: Iterable[Bundle]) -> list[Problem]:
+    """Kept audits of different models that nothing tells apart, so that only one is shown."""
+    found: dict[str, set[str]] = {}
+    for bundle in bundles:
+        found.setdefault(bundle.recipe.digest, set()).add(bundle.outcome.correct)
+    return [
+        Problem(
+            f"{len(outcomes)} different models are kept as one run, {digest}",
+            "folder",
+            "Audit each with a seed= or a name= of its own; only one of them is shown.",
+        )
+        for digest, outcomes in found.items()
+        if len(outcomes) > 1
+    ]
+
+
 def _no_baseline(group: Group, seeds: list[int]) -> Problem:
     listed = ", ".join(map(str, seeds))
     what = f"no frozen-blocks run for seed{'s' * (len(seeds) > 1)} {listed}"
@@ -564,7 +580,7 @@ def _no_baseline(group: Group, seeds: list[int]) -> Problem:
 def _mixtures(bundles: Iterable[Bundle]) -> list[Problem]:
     """More than one code or version behind the numbers of one report."""
     manifests = [bundle.manifest for bundle in bundles]
-    codes = {m.code for m in manifests}
+    codes = {m.code.partition("+")[0] for m in manifests}  # plug-ins differ on purpose
     torches = {m.versions.get("torch", "unknown") for m in manifests}
     told = []
     if len(codes) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from faudit.recipe import Recipe
+from faudit.recipe import OWN, Recipe
 
 RULES = {
     "bp": "BP",
@@ -32,7 +32,6 @@ DATA = {
     "fashion": "Fashion-MNIST",
     "fashion-sample": "Fashion-MNIST sample",
     "student-teacher": "student-teacher",
-    "own": "own data",
 }
 _SHORT = {"width": "d{}", "depth": "L{}"}
 # What the plain labels say already, or what never tells two settings apart.
@@ -71,9 +70,20 @@ def setting(recipe: Recipe) -> str:
     'ResMLP d256 L4, CIFAR-10, 100 epochs, λ = 0.01'
     """
     training = recipe.training
-    data = DATA.get(recipe.data.name, recipe.data.name)
-    parts = [_network(recipe), data, f"{training.epochs} epoch{'s' * (training.epochs != 1)}"]
+    parts = [_network(recipe), data(recipe)]
+    if not recipe.data.name.startswith(OWN):  # whose owner alone knows
+        parts += [f"{training.epochs} epoch{'s' * (training.epochs != 1)}"]
     return ", ".join([*parts, f"λ = {training.penalty:g}"] if training.penalty else parts)
+
+
+def data(recipe: Recipe) -> str:
+    """What a recipe's data are called.
+
+    >>> data(Recipe()), data(Recipe(data="own:1a2b3c4d"))
+    ('CIFAR-10', 'own data 1a2b3c4d')
+    """
+    name = recipe.data.name
+    return f"own data {name.removeprefix(OWN)}" if name.startswith(OWN) else DATA.get(name, name)
 
 
 def _network(recipe: Recipe) -> str:

@@ -5,9 +5,11 @@ What no run supplies stays as ``TODO`` or ``TODO(what belongs here)``, so that a
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from faudit import __version__
@@ -15,11 +17,12 @@ from faudit.bundle import Bundle
 from faudit.errors import FauditError, unknown
 from faudit.protocol import Thresholds
 from faudit.protocol.diagnosis import MEANING
-from faudit.recipe import Recipe
+from faudit.recipe import OWN, Recipe
 from faudit.report import escape, labels
 from faudit.report.card import AuditCard, make_card
 from faudit.report.cells import Cell, Check, Mark, Style, Value
 from faudit.report.table import Row, Table
+from faudit.tensors import pack
 
 Format = Literal["markdown", "latex"]
 FORMATS: tuple[Format, ...] = ("markdown", "latex")
@@ -170,14 +173,27 @@ def _training(cards: tuple[AuditCard, ...]) -> str:
             f" {todo('dtype')}, seeds {todo('seeds')}."
         )
     recipe, t = cards[0].recipe, cards[0].recipe.training
+    seeds = f"seed{'s' * (len(cards) > 1)} {_join((c.recipe.seed for c in cards), 'seeds')}"
+    if recipe.data.name.startswith(OWN):
+        return (
+            f"We trained {_network(recipe)} with {labels.rule(recipe)}"
+            f"{_options(recipe.rule.options)} on {todo('data')} for {todo('epochs')} epochs"
+            f" ({todo('optimiser, learning rate, schedule, batch')}) in {recipe.dtype}, {seeds}."
+        )
     credit = "credit normalised per sample" if t.normalise == "sample" else "credit as it is"
     further = _further(recipe)
     return (
         f"We trained {_network(recipe)} with {labels.rule(recipe)}{_options(recipe.rule.options)}"
-        f" on {labels.DATA.get(recipe.data.name, recipe.data.name)} for {t.epochs} epochs (AdamW,"
-        f" learning rate {t.lr:g}, weight decay {t.weight_decay:g}, {t.schedule} schedule, batch"
-        f" {t.batch}, {credit}, residual penalty {t.penalty:g}{further}) in {recipe.dtype}, seed"
-        f"{'s' * (len(cards) > 1)} {_join((c.recipe.seed for c in cards), 'seeds')}."
+        f" on {labels.data(recipe)} for {t.epochs} epochs ({_optimised(recipe)}, {credit}, residual"
+        f" penalty {t.penalty:g}{further}) in {recipe.dtype}, {seeds}."
+    )
+
+
+def _optimised(recipe: Recipe) -> str:
+    t = recipe.training
+    return (
+        f"AdamW, learning rate {t.lr:g}, weight decay {t.weight_decay:g}, {t.schedule} schedule,"
+        f" batch {t.batch}"
     )
 
 
@@ -230,6 +246,12 @@ def _baseline(cards: tuple[AuditCard, ...]) -> str:
         )
     matched = all(one.matched for one in held)
     how = "the run's own recipe, except that" if matched else "another recipe, in which"
+    recipe = cards[0].recipe
+    if recipe.data.name.startswith(OWN):
+        how = (
+            f"the same network trained for {recipe.training.epochs} epochs ({_optimised(recipe)}),"
+            f" its embedding taught by {labels.rule(recipe) if matched else 'exact gradients'};"
+        )
     return (
         f"Baseline: {how} all blocks stay frozen at their random initialisation while embedding,"
         f" terminal norm and head train (recipes {_join((b.digest for b in held), 'digest')})."
@@ -434,9 +456,17 @@ def _interval(card: AuditCard) -> str:
     return f"{100 * details['level']:g} %: {low:+.1f} to {high:+.1f} pp"
 
 
+@cache
+def _no_tensors() -> str:
+    return hashlib.sha256(pack({})).hexdigest()
+
+
 def _saved(card: AuditCard) -> str:
-    files = card.origin.files
-    return f"sha256 {files['rule.safetensors'][:16]}" if "rule.safetensors" in files else ""
+    found = card.origin.files.get("rule.safetensors", "")
+    if found != _no_tensors():
+        return f"sha256 {found[:16]}" if found else ""
+    known = not card.recipe.data.name.startswith(OWN)
+    return "the rule has no state of its own" if known else ""
 
 
 def _versions(card: AuditCard) -> str:

@@ -12,6 +12,7 @@ import torch
 from faudit import plugins
 from faudit.errors import RuleError, unfit, unknown
 from faudit.networks.view import Layout
+from faudit.plugins import Plugin
 from faudit.rules.base import CreditRule
 from faudit.rules.bridge import CreditBridge, StateBridge
 from faudit.rules.feedback import (
@@ -66,15 +67,13 @@ def rule_class(name: str) -> type[CreditRule]:
     >>> rule_class("dfa").__name__
     'DFA'
     """
-    if name in RULES:
-        return RULES[name]
-    offers = plugins.offered(plugins.RULES)
-    if name not in offers:
-        raise RuleError(unknown("rule", name, [*RULES, *offers]))
-    found = offers[name].load()
-    if not (isinstance(found, type) and issubclass(found, CreditRule)):
-        raise RuleError(f"{offers[name].entry.value}, offered as rule {name!r}, is no CreditRule")
-    return found
+    found = plugins.find(plugins.RULES, "rule", name, RULES, RuleError)
+    if not isinstance(found, Plugin):
+        return found
+    made = found.load()
+    if not (isinstance(made, type) and issubclass(made, CreditRule)):
+        raise RuleError(f"{found.entry.value}, offered as rule {name!r}, is no CreditRule")
+    return made
 
 
 def _check_options(name: str, options: dict[str, object]) -> None:

@@ -101,9 +101,11 @@ def audit(
         evaluation: other samples to measure all of the evidence on.
         bp_accuracy: what exact gradients reach, for the flag that D3 is at its ceiling; the model's
             own accuracy where they trained it.
-        keep: a new folder for the audit as a bundle; ``faudit report``, ``card`` and ``template``
-            work on it, or on a folder of many. It holds the model's weights.
-        name: what the model is called there; its class by default.
+        keep: a new folder for the audit as a bundle, weights included. ``faudit report``, ``card``
+            and ``template`` work on it, and ``report`` on a folder of many; they judge by the
+            published thresholds and know no ``bp_accuracy``.
+        name: what the model is called there; its class by default. Models of one name, rule and
+            test set are seeds of one another, so audit each with a ``seed`` of its own.
         measuring: further options of ``measure``.
 
     >>> from faudit.networks.zoo import ResMLP
@@ -127,7 +129,11 @@ def audit(
         facts["rule_unnamed"] = True
     with untouched(network.module, seed):
         train, test = (_checked(network, part, rule, loss) for part in (train, test))
-        keeper = Keeper.at(keep, name or type(network.module).__name__, test) if keep else None
+    keeper = None
+    if keep is not None:
+        with untouched(network.module, seed):
+            keeper = Keeper.of(network, keep, name, rule, training, seed, test)
+    with untouched(network.module, seed):
         teacher = rule if isinstance(rule, CreditRule) else _named_rule(rule, network, train, seed)
         exact = rule is not None and teacher.exact
         frozen = frozen_score(network, teacher, train, test, fresh, training, loss, seed)
@@ -145,7 +151,7 @@ def audit(
         )
         evidence = evidence.replace(facts={**evidence.facts, **facts})
         if keeper is not None:
-            keeper.write(network, rule, training, seed, evidence, trained, frozen)
+            keeper.write(evidence, trained, frozen)
     verdict = diagnose(
         evidence,
         correct=trained.correct.cpu().numpy(),
@@ -372,6 +378,12 @@ def _check_choices(logits: Tensor, y: Tensor) -> None:
     """Refuse targets that no choice of a class can be right about: D3 compares accuracies."""
     if y.dtype == torch.int64 and y.shape[1:] == logits.shape[1:-1] and logits.shape[-1] > 1:
         return
+    if logits.ndim < 2:
+        raise DataError(
+            "an audit compares accuracies, and this network gives one number per sample, which"
+            " chooses no class; measure() the evidence and give diagnose() two accuracies of your"
+            " own"
+        )
     raise DataError(
         f"an audit compares accuracies, so {kind(logits)} needs class indices of shape"
         f" {(len(y), *logits.shape[1:-1])}, not {kind(y)}; for other targets measure() the"

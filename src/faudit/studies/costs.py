@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -21,11 +20,6 @@ TRAINING_SETS = {"cifar10": 50_000, "cifar100": 50_000, "fashion-mnist": 60_000}
 OTHER_SETS = 6_000
 INPUTS = {"cifar10": 3072, "cifar100": 3072, "student-teacher": 64}
 OTHER_INPUTS = 784
-ITEM_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
-CONTAINER_LIMITS = (
-    "/sys/fs/cgroup/memory.max",
-    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-)
 
 
 @dataclass(frozen=True)
@@ -144,36 +138,13 @@ def by_size(recipe: Recipe) -> float:
     return scale * (steps * fixed + samples * each)
 
 
-def training_bytes(recipe: Recipe) -> float:
-    """What weights, their gradients and AdamW's two moments take, without the activations.
-
-    >>> round(training_bytes(Recipe().set("network.options.width=1024")) / 1e6)
-    185
-    """
-    weights, _ = _size(recipe)
-    return 4 * weights * ITEM_BYTES[recipe.dtype]
-
-
-def memory_here() -> float:
-    """The bytes that processes on this machine, or in this container, may use.
-
-    >>> memory_here() > 1e8
-    True
-    """
-    found = [float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))]
-    for path in CONTAINER_LIMITS:
-        with suppress(OSError, ValueError):
-            found.append(float(Path(path).read_text()))
-    return min(found)
-
-
 def _size(recipe: Recipe) -> tuple[float, float]:
     """A network's weights, and how often one sample multiplies by one, or might as well."""
     options = recipe.network.options
     usual = 256 if recipe.network.name == "resmlp" else 128
     width, depth = _number(options.get("width"), usual), _number(options.get("depth"), 4)
     if recipe.network.name == "vitmini":
-        tokens = (_number(options.get("image"), 32) / _number(options.get("patch"), 4)) ** 2
+        tokens = (_number(options.get("image"), 32) / max(_number(options.get("patch"), 4), 1)) ** 2
         weights = depth * 8 * width**2
         return weights, 3 * tokens * weights  # attention takes longer than its products do
     if recipe.network.name == "smallresnet":
@@ -183,7 +154,9 @@ def _size(recipe: Recipe) -> tuple[float, float]:
 
 
 def _number(value: object, otherwise: float) -> float:
-    return float(value) if isinstance(value, int | float) else otherwise
+    with suppress(OverflowError):
+        return float(value) if isinstance(value, int | float) else otherwise
+    return inf
 
 
 TRIAL_BATCH, TRIAL_STEPS = 128, 10

@@ -108,7 +108,7 @@ class Local:
     memory: int | None = None
     fork: bool = sys.platform == "linux"
     patience: float | None = None
-    command: tuple[str, ...] = (sys.executable, "-m", "faudit.studies.worker")
+    command: tuple[str, ...] = (sys.executable, "-P", "-m", "faudit.studies.worker")
 
     def __post_init__(self) -> None:
         at_least_one(slots=self.slots, attempts=self.attempts, memory=self.memory)

@@ -30,11 +30,11 @@ from faudit.networks.view import Network
 from faudit.networks.zoo import make_network
 from faudit.provenance import code_of, versions
 from faudit.recipe import OWN, Recipe
-from faudit.rules import make_rule
+from faudit.rules import make_rule, rule_class
 from faudit.rules.base import CreditRule
 from faudit.seeds import derive
 from faudit.studies import checkpoint
-from faudit.studies.costs import memory_here, training_bytes
+from faudit.studies.sizes import memory_here, training_bytes
 from faudit.training import Epoch, Learner, Score, evaluate, train
 
 EVALUATED_AT_ONCE = 1000
@@ -208,21 +208,17 @@ def check(
         found[key] = found.get(key) or _load(recipe, root)
         if here:
             check_device(recipe.device)
-        if not here and training_bytes(recipe) > memory_here():
-            continue
-        _check_memory(recipe)
-        _assemble(recipe.changed({"device": "cpu"}), found[key])
-
-
-def _check_memory(recipe: Recipe) -> None:
-    """Refuse what would take this process down with it when it is put together to be looked at."""
-    needed, has = training_bytes(recipe), memory_here()
-    if needed > has:
-        raise RecipeError(
-            f"training {recipe.network.name!r} with {dict(recipe.network.options)} takes about"
-            f" {needed / 1e9:.3g} GB, and this machine has {has / 1e9:.3g}; make the network"
-            " smaller, or train it elsewhere"
-        )
+        needed = training_bytes(recipe, found[key].shape, found[key].classes)
+        if needed <= memory_here():
+            _assemble(recipe.changed({"device": "cpu"}), found[key])
+        elif here:
+            raise RecipeError(
+                f"weights, gradients and moments of {recipe.network.name!r} with"
+                f" {dict(recipe.network.options)} take {needed / 1e9:.3g} GB, and this machine has"
+                f" {memory_here() / 1e9:.3g}; make the network smaller, or train it elsewhere"
+            )
+        else:
+            rule_class(recipe.rule.name)
 
 
 def check_device(name: str) -> None:
@@ -307,10 +303,10 @@ def measure_again(
     faudit.errors.BundleError: no-such-run is not a bundle: manifest.json is missing...
     """
     recipe = found.recipe.changed({"device": device})
-    if recipe.data.name == OWN:
+    if recipe.data.name.startswith(OWN):
         raise BundleError(
-            f"{found.folder} keeps an audit of a model that only its owner's code can build;"
-            " --no-again judges the stored evidence"
+            f"{found.folder} keeps an audit of a model that only its owner's code can build; judge"
+            " its stored evidence instead (measure --no-again, or verify without --again)"
         )
     with _threads(recipe.threads):
         network = found.network()

@@ -269,7 +269,7 @@ class Store:
         if unsigned is None or unsigned != identity:
             self._unsigned[digest] = (unsigned, time.monotonic())
         elif time.monotonic() - since >= LEASE_SECONDS:
-            self._marker(digest).unlink(missing_ok=True)
+            _remove_unsigned(self._marker(digest))
 
     def holder(self, digest: str) -> str:
         """Who is at a run, for people to read; empty if nobody is."""
@@ -411,6 +411,17 @@ def _check_tensor_files(bundle: Bundle) -> None:
 
 def _has_content(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
+
+
+def _remove_unsigned(marker: Path) -> None:
+    """Aside first: another contender may have taken and signed the lease since it was looked at."""
+    aside = marker.with_name(f".{marker.name}-{secrets.token_hex(4)}")
+    with suppress(FileNotFoundError):
+        os.rename(marker, aside)
+        if aside.stat().st_size:
+            with suppress(FileExistsError):
+                os.link(aside, marker)
+        aside.unlink()
 
 
 def _identity_if_empty(path: Path) -> tuple[int, int] | None:

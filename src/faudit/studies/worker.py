@@ -116,7 +116,7 @@ class Server:
 
     def _start(self, digest: str) -> int:
         if not self.settings.fork:
-            command = [sys.executable, "-m", __spec__.name, str(self.store.path), digest]
+            command = [sys.executable, "-P", "-m", __spec__.name, str(self.store.path), digest]
             return os.posix_spawn(sys.executable, command, os.environ)
         return os.fork() or self._be_child(digest)
 
