@@ -14,7 +14,11 @@ from pathlib import Path
 import pytest
 
 from faudit import cli
+from faudit.studies.engines import Inline
+from faudit.studies.progress import Silent
+from faudit.studies.study import train
 from tests.report import samples
+from tests.studies.tools import tiny
 
 RESULTS = Path(__file__).parent.parent / "results"
 TINY = (
@@ -343,3 +347,16 @@ def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "0 cached, 6 to run" in done.stdout
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_diverged_is_invalid_and_the_others_are_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [tiny(), tiny("training.lr=1e30")]
+    store = train(runs, tmp_path / "runs", engine=Inline(), show=Silent()).store
+    assert store.entry(runs[1].digest).outcome.reason == "non-finite"
+    for words in (["--no-again"], []):
+        assert cli.main(["measure", str(store.path), *words]) in (1, 3)
+        told = capsys.readouterr().out
+        assert f"{runs[1].digest}: INVALID" in told
+        assert runs[0].digest in told

@@ -102,6 +102,9 @@ def test_the_shell_lines_of_a_page_run(
         w.replace("/shared/runs", "faudit-runs").replace("DIGEST", first_run(place).name)
         for w in words
     ]
+    for _, source in blocks((ROOT / page).read_text(encoding="utf-8"), "toml"):
+        if "own.toml" in words and not source.startswith("# pyproject.toml"):
+            (place / "own.toml").write_text(source)
     if LONG.match(line):
         cli.app.parse_args(words, print_error=False, exit_on_error=False)
     else:

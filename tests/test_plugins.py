@@ -11,17 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from faudit import plugins, provenance
+from faudit import cli, plugins, provenance
 from faudit.bundle import Bundle
 from faudit.data import load, published
-from faudit.errors import DataError, FauditError, NetworkError, RuleError
+from faudit.errors import DataError, FauditError, NetworkError, RecipeError, RuleError
 from faudit.networks.zoo import ResMLP, make_network
 from faudit.provenance import code_fingerprint, code_of, versions
 from faudit.recipe import Recipe
 from faudit.rules import RULES, rule_class, rule_options
 from faudit.studies.engines import Inline
 from faudit.studies.progress import Silent
-from faudit.studies.study import train
+from faudit.studies.runner import check
+from faudit.studies.store import Store
+from faudit.studies.study import plan, train
 from tests.studies.tools import tiny
 
 CODE = '''
@@ -79,6 +81,10 @@ class Open(TanhNet):
     def __init__(self, inputs, classes, **rest):
         super().__init__(inputs, 4, 1, classes)
 
+class Fixed(TanhNet):
+    def __init__(self, inputs=12):
+        super().__init__(inputs, 4, 1, 7)
+
 class Stubborn(TanhNet):
     def __init__(self, inputs=12, width=16):
         raise ValueError("width must be even")
@@ -108,6 +114,7 @@ not-there = my_credit.things:Nothing
 [faudit.networks]
 tanh-net = my_credit.things:TanhNet
 resmlp = my_credit.things:TanhNet
+fixed = my_credit.things:Fixed
 open = my_credit.things:Open
 stubborn = my_credit.things:Stubborn
 seen = my_credit.things:Seen
@@ -213,7 +220,7 @@ def test_a_package_that_is_one_file_counts_too(installed: Path) -> None:
 def test_our_own_names_cannot_be_taken(installed: Path) -> None:
     assert rule_class("dfa") is RULES["dfa"]
     assert type(make_network("resmlp", (1, 4, 4), 5, seed=0)) is ResMLP
-    assert published._reader("cifar10") is published.READERS["cifar10"]
+    assert published.reader("cifar10") is published.READERS["cifar10"]
     assert "my_credit" not in sys.modules
 
 
@@ -245,9 +252,11 @@ def test_a_network_gets_what_it_asks_for(installed: Path) -> None:
         make_network("seen", (3, 8, 8), 5, seed=0, widht=9)
     with pytest.raises(NetworkError, match="unknown option of network 'open' 'kw'"):
         make_network("open", (3, 8, 8), 5, seed=0, kw=8)
-    with pytest.raises(NetworkError, match="network 'stubborn': "):
+    with pytest.raises(NetworkError, match="unknown option of network 'seen' 'classes'"):
+        make_network("seen", (3, 8, 8), 5, seed=0, classes=9)
+    with pytest.raises(NetworkError, match="network 'stubborn': width must be even"):
         make_network("stubborn", (3, 8, 8), 5, seed=0)
-    with pytest.raises(NetworkError, match="offered as network 'no-network', is no module"):
+    with pytest.raises(NetworkError, match="offered as network 'no-network', is no class of"):
         make_network("no-network", (3, 8, 8), 5, seed=0)
 
 
@@ -258,6 +267,80 @@ def test_a_network_without_stages_is_trained(installed: Path, tmp_path: Path) ->
     entry = result.store.entry(recipe.digest)
     assert entry.outcome is not None
     assert entry.outcome.done, entry.outcome.message
+
+
+def test_what_two_packages_offer_is_refused(installed: Path) -> None:
+    other = installed.parent / "another-2.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: another\nVersion: 2\n")
+    (other / "entry_points.txt").write_text("[faudit.rules]\nsign-dfa = my_credit.things:DFA\n")
+    _forget()
+    message = "rule 'sign-dfa' is offered by another and my-credit; uninstall all but one"
+    with pytest.raises(RuleError, match=message):
+        rule_class("sign-dfa")
+
+
+def test_a_worker_leaves_to_others_what_it_has_no_plug_in_for(
+    installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store.open(tmp_path / "runs")
+    store.want([own(), tiny()])
+    (installed.parent / "my_credit-1.5.dist-info" / "entry_points.txt").write_text("")
+    _forget()
+    assert cli.main(["worker", str(store.path)]) == 3
+    assert "passed over: unknown rule 'sign-dfa'" in capsys.readouterr().err
+    assert store.wanted() == [own().digest]
+    assert tiny() in store
+
+
+def test_runs_whose_plug_in_is_absent_or_changed_are_not_measured_again(
+    installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = train([own(), tiny()], tmp_path / "runs", engine=Inline(), show=Silent()).store
+    folder = str(store.folder(own()))
+    (installed / "things.py").write_text(CODE + "x = 1\n")
+    _forget()
+    assert cli.main(["measure", folder]) == 2
+    assert "was made by other code of its plug-ins" in capsys.readouterr().err
+    (installed.parent / "my_credit-1.5.dist-info" / "entry_points.txt").write_text("")
+    _forget()
+    assert cli.main(["measure", folder]) == 2
+    assert "was made with my-credit 1.5, which is not installed here" in capsys.readouterr().err
+    assert cli.main(["measure", folder, "--no-again"]) in (1, 3)
+    assert cli.main(["measure", str(store.path)]) in (1, 3)
+    told = capsys.readouterr().out
+    assert tiny().digest in told
+    assert f"{own().digest}: {folder} was made with my-credit 1.5" in told
+
+
+def test_a_run_that_is_there_by_other_code_says_so(installed: Path, tmp_path: Path) -> None:
+    train([own()], tmp_path / "runs", engine=Inline(), show=Silent())
+    (installed / "things.py").write_text(CODE + "x = 1\n")
+    _forget()
+    (run,) = plan([own()], tmp_path / "runs").cached
+    assert run.note.startswith("made by other code")
+    (run,) = plan([own()], tmp_path / "runs", same_code=True).todo
+    assert run.recipe == own()
+
+
+def test_what_a_plug_in_prints_is_no_answer(
+    installed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (installed / "things.py").write_text("print('hello')\n" + CODE)
+    rule_class("sign-dfa")
+    seen = capsys.readouterr()
+    assert (seen.out, seen.err) == ("", "hello\n")
+
+
+def test_a_package_that_leaves_when_imported_is_named(installed: Path) -> None:
+    (installed / "things.py").write_text("import sys; sys.exit(0)\n")
+    with pytest.raises(FauditError, match=r"cannot be loaded .* SystemExit: 0"):
+        rule_class("sign-dfa")
+
+
+def test_a_network_of_other_classes_is_refused(installed: Path) -> None:
+    with pytest.raises(RecipeError, match=r"network 'fixed' gives 7 logits for \d+ classes"):
+        check([tiny('network.name="fixed"', "network.options={}")])
 
 
 def test_data_of_a_package_are_data(installed: Path, tmp_path: Path) -> None:

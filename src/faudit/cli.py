@@ -211,9 +211,9 @@ def measure(*bundles: Path, again: bool = True, voice: Voice = USUAL) -> int:
     """
     if not bundles:
         raise FauditError("name at least one bundle: faudit measure STORE/runs/DIGEST")
-    judged = list(_judged(bundles, again))
-    _show(judged, voice, explain=not voice.quiet)
     broken = [told for folder in bundles for told in _broken(folder)]
+    judged = list(_judged(bundles, again, broken))
+    _show(judged, voice, explain=not voice.quiet)
     if broken and not voice.as_json:
         print("", *broken, sep="\n")
     codes = {one.verdict.exit_code for one in judged} | ({INCOMPLETE} if broken else set())
@@ -472,16 +472,22 @@ def worker(store: Path, *, slots: int = 1, voice: Voice = USUAL) -> int:
     from faudit.studies.store import Store
     from faudit.studies.study import work
 
-    made = work(Store(store), slots=slots)
+    place = Store(store)
+    asked = place.wanted()
+    made = work(place, slots=slots)
     if voice.as_json:
         print(_json({"made": made}))
     elif not voice.quiet:
         print(f"{made} run{'s' * (made != 1)} made")
-    return PASS
+    ends = [place.entry(digest).outcome for digest in asked]
+    return PASS if all(end is not None and end.done for end in ends) else INCOMPLETE
 
 
-def _judged(folders: Sequence[Path], again: bool) -> Iterator[Judged]:
-    """Every method of the stores, then the bundles named singly, each with the baseline at hand."""
+def _judged(folders: Sequence[Path], again: bool, broken: list[str]) -> Iterator[Judged]:
+    """Every method of the stores, then the bundles named singly, each with the baseline at hand.
+
+    One of many that cannot be judged is added to ``broken``, and the others are.
+    """
     from faudit.bundle import Bundle
     from faudit.report.dossier import read
 
@@ -490,13 +496,23 @@ def _judged(folders: Sequence[Path], again: bool) -> Iterator[Judged]:
         dossier = read(store)
         runs = (run for group in dossier.methods for run in group.runs if run.verdict)
         places = [store / "runs" / run.recipe.digest for run in runs]
-        yield from _judged_beside(dossier, places, again)
-    single = [Bundle.load(folder, tensors=False) for folder in folders if folder not in stores]
-    if single:
-        yield from _judged_beside(read(single), [bundle.folder for bundle in single], again)
+        yield from _judged_beside(dossier, places, again, broken)
+    named = [place for folder in folders if folder not in stores for place in _bundles_in(folder)]
+    if named:
+        dossier = read([Bundle.load(place, tensors=False) for place in named])
+        broken += [str(problem) for problem in dossier.problems if "as one run" in problem.what]
+        yield from _judged_beside(dossier, named, again, broken)
 
 
-def _judged_beside(dossier: Dossier, places: Sequence[Path], again: bool) -> Iterator[Judged]:
+def _bundles_in(folder: Path) -> list[Path]:
+    """A bundle, or those that lie in a folder of bundles."""
+    inside = sorted(path.parent for path in folder.glob("*/manifest.json"))
+    return inside if inside and not (folder / "manifest.json").exists() else [folder]
+
+
+def _judged_beside(
+    dossier: Dossier, places: Sequence[Path], again: bool, broken: list[str]
+) -> Iterator[Judged]:
     """The verdicts on some bundles; baselines are those that the report would take too."""
     from faudit.bundle import Bundle
     from faudit.studies.judging import judge_bundle
@@ -506,7 +522,13 @@ def _judged_beside(dossier: Dossier, places: Sequence[Path], again: bool) -> Ite
     for place in places:
         bundle = Bundle.load(place)
         run = runs[bundle.recipe.digest]
-        found = measure_again(bundle) if again and bundle.outcome.done else bundle
+        try:
+            found = measure_again(bundle) if again and bundle.outcome.done else bundle
+        except FauditError as error:
+            if len(places) == 1:
+                raise
+            broken.append(f"{bundle.recipe.digest}: {error}")
+            continue
         held = replace(found, baseline=found.baseline or run.baseline)
         yield judge_bundle(held, bp_accuracy=run.bp_accuracy)
 

@@ -8,8 +8,10 @@ faudit's own names come first, so none of them can be taken.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -32,12 +34,14 @@ class Plugin:
     package: str
     version: str
     entry: EntryPoint
+    rivals: tuple[str, ...] = ()
 
     def load(self) -> Any:
         """The thing itself; its package is imported for that."""
         try:
-            return self.entry.load()
-        except Exception as error:
+            with redirect_stdout(sys.stderr):  # which may be read by a program
+                return self.entry.load()
+        except (Exception, SystemExit) as error:
             raise FauditError(
                 f"{self.name!r} of {self.package} {self.version} cannot be loaded from"
                 f" {self.entry.value}: {type(error).__name__}: {error}"
@@ -61,7 +65,7 @@ class Plugin:
 
 @cache
 def offered(group: str) -> Mapping[str, Plugin]:
-    """What the installed packages offer, by name; of two alike the first package's.
+    """What the installed packages offer, by name; ``rivals`` are others that offer the same name.
 
     >>> offered("faudit.rules").get("dfa") is None
     True
@@ -69,7 +73,10 @@ def offered(group: str) -> Mapping[str, Plugin]:
     found: dict[str, Plugin] = {}
     for entry in sorted(entry_points(group=group), key=_package):
         version = entry.dist.version if entry.dist else ""
-        found.setdefault(entry.name, Plugin(group, entry.name, _package(entry), version, entry))
+        plugin = Plugin(group, entry.name, _package(entry), version, entry)
+        first = found.setdefault(entry.name, plugin)
+        if first is not plugin:
+            found[entry.name] = replace(first, rivals=(*first.rivals, plugin.package))
     return found
 
 
@@ -85,7 +92,10 @@ def find(
         return own[name]
     offers = offered(group)
     if name not in offers:
-        raise error(unknown(kind, name, [*own, *offers]))
+        raise error(unknown(kind, name, dict.fromkeys([*own, *offers])))
+    if rivals := offers[name].rivals:
+        packages = " and ".join([offers[name].package, *rivals])
+        raise error(f"{kind} {name!r} is offered by {packages}; uninstall all but one")
     return offers[name]
 
 

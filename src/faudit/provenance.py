@@ -29,6 +29,9 @@ NUMERIC = (
 )
 """The sources that can change a number; the rest moves numbers about."""
 
+NO_PLUGINS = ("python", "faudit", "torch", "numpy", "matmul")
+"""What a manifest tells the version of besides plug-ins."""
+
 
 @cache
 def code_fingerprint(root: Path = HERE) -> str:
@@ -58,6 +61,16 @@ def plugins_of(recipe: Recipe) -> list[Plugin]:
     }
     found = [p for group, name in named.items() if (p := plugins.offered(group).get(name))]
     return [plugin for plugin in found if plugin.name not in _own(plugin.group)]
+
+
+def absent_plugins(recipe: Recipe, made_with: Mapping[str, str]) -> list[str]:
+    """The packages that a run was made with and that do not offer anything to it here.
+
+    >>> absent_plugins(Recipe(), {**versions(), "my-credit": "1.5"})
+    ['my-credit 1.5']
+    """
+    here = {*versions(recipe), *NO_PLUGINS}
+    return [f"{name} {told}" for name, told in made_with.items() if name not in here]
 
 
 def _own(group: str) -> Container[str]:

@@ -63,6 +63,10 @@ OWN = "own:"
 """Begins the name of data that came from their owner's code, and that no recipe can load."""
 
 
+def _from_name(values: Any) -> Any:
+    return {"name": values} if isinstance(values, str) else values
+
+
 class Named(_Part):
     """Something from a registry, with the options it is made with; a bare name has none.
 
@@ -73,20 +77,23 @@ class Named(_Part):
     name: str
     options: dict[str, Option] = Field(default_factory=dict)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, values: Any) -> Any:
-        return {"name": values} if isinstance(values, str) else values
+    _from_name = model_validator(mode="before")(_from_name)
 
 
 class Data(_Part):
-    """Which images, and how many of them; ``labels`` drawn at random leave nothing to learn."""
+    """Which images, and how many of them; ``labels`` drawn at random leave nothing to learn.
+
+    >>> Recipe(data="fashion-mnist").data == Data(name="fashion-mnist")
+    True
+    """
 
     name: str = "cifar10"
     train_limit: int | None = Field(default=None, ge=1)
     test_limit: int | None = Field(default=None, ge=1)
     augment: bool = True
     labels: Literal["true", "random"] = "true"
+
+    _from_name = model_validator(mode="before")(_from_name)
 
 
 class Training(_Part):

@@ -31,6 +31,7 @@ CLEAN = Evidence(
         "zero_credit_layers": 0,
         "ep_residual": 1e-4,
         "width": 256,
+        "classes": 10,
     },
 )
 GOOD = {"accuracy": 0.61, "frozen_accuracy": 0.35, "bp_accuracy": 0.61, "test_samples": 10_000}
@@ -57,6 +58,8 @@ CAUSES = [
     ("batch-dependent", with_fact("batch_spread", 0.05), {}),
     ("depth-ceiling", CLEAN, {"accuracy": 0.79, "frozen_accuracy": 0.908, "bp_accuracy": 0.796}),
     ("depth-ceiling", CLEAN, {"frozen_accuracy": 0.99, "bp_accuracy": None}),
+    ("at-chance", CLEAN, {"accuracy": 0.105, "frozen_accuracy": 0.01}),
+    ("at-chance", with_fact("classes", 3), {"accuracy": 0.3, "frozen_accuracy": 0.1}),
     ("unmatched-baseline", with_fact("rule_unnamed", True), {}),
     ("around-blocks", with_fact("detours", "'blocks.1', the readout"), {}),
     ("half-precision", with_fact("frozen_rounded", "float16"), {}),
@@ -81,6 +84,12 @@ CAUSES = [
 @pytest.mark.parametrize(("code", "evidence", "accuracies"), CAUSES)
 def test_each_cause_raises_its_flag_and_no_other(code, evidence, accuracies) -> None:
     assert codes(evidence, **accuracies) == [code]
+
+
+@pytest.mark.parametrize(("accuracy", "samples"), [(0.107, 10_000), (0.2, 1000)])
+def test_a_little_more_than_guessing_is_more(accuracy: float, samples: int) -> None:
+    told = {"accuracy": accuracy, "frozen_accuracy": 0.01, "test_samples": samples}
+    assert "at-chance" not in codes(CLEAN, **told)
 
 
 def test_every_flag_has_a_cause_here() -> None:

@@ -101,7 +101,7 @@ def test_a_missing_baseline_is_said_plainly() -> None:
     problems = [str(p) for p in read([bundle(recipe("ep", epochs=5))]).problems]
     assert problems == [
         "EP, ResMLP d256 L4, CIFAR-10, 5 epochs: no frozen-blocks run for seed 42."
-        " D3 is not evaluated there; train faudit.baselines.frozen."
+        " D3 is not evaluated there; train the same recipe with --set training.trainable_blocks=0."
     ]
 
 

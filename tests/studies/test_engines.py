@@ -42,12 +42,13 @@ def wait_until(what: object, seconds: float = 30.0) -> None:
         time.sleep(0.01)
 
 
-def processes() -> set[int]:
-    """The processes that make runs now, told by their command line."""
+def processes(store: Path) -> set[int]:
+    """The processes that make runs of this store now, told by their command line."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if SABOTEUR[1].encode() in path.read_bytes():
+            words = path.read_bytes().split(b"\0")
+            if {SABOTEUR[1].encode(), str(store).encode()} <= set(words):
                 found.add(int(path.parent.name))
         except OSError:
             continue
@@ -129,19 +130,18 @@ def under_way(folder: Path) -> bool:
 
 
 def test_killing_the_supervisor_or_the_worker_loses_an_epoch_at_most(tmp_path: Path) -> None:
-    before = processes()
     first = study(tmp_path)
     wait_until(lambda: under_way(tmp_path))
     first.kill()
     first.wait()
     # Nobody is left who would work on in secret.
-    wait_until(lambda: processes() <= before)
+    wait_until(lambda: not processes(tmp_path))
     store = Store(tmp_path)
     saved = [store.checkpointed(recipe.digest) for recipe in SLOW]
     assert min(saved) >= 2
     second = study(tmp_path)
     wait_until(lambda: min(store.checkpointed(r.digest) for r in SLOW) > max(saved) + 1)
-    for pid in processes() - before:
+    for pid in processes(tmp_path):
         os.kill(pid, signal.SIGKILL)
     assert second.wait() == 0
     for recipe in SLOW:
@@ -165,12 +165,11 @@ def test_of_two_supervisors_one_is_killed_and_the_other_ends_its_runs(tmp_path: 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_study_has_saved_every_run(tmp_path: Path, number: signal.Signals) -> None:
-    before = processes()
     first = study(tmp_path)
     wait_until(lambda: under_way(tmp_path))
     first.send_signal(number)
     assert first.wait() == 75
-    assert processes() <= before
+    assert not processes(tmp_path)
     store = Store(tmp_path)
     for recipe in SLOW:
         lived = [record["epoch"] for record in store.live_history(recipe.digest)]

@@ -1,7 +1,7 @@
 """Data, where everything starts: verified images and labels in memory, and batches of them."""
 
 from faudit.data.batches import augment, batches
-from faudit.data.published import CIFAR10_STATS, CIFAR100_STATS, FASHION_STATS, load
+from faudit.data.published import CIFAR10_STATS, CIFAR100_STATS, FASHION_STATS, load, reader
 from faudit.data.sets import Dataset, Split, check_images, check_labels
 from faudit.data.synthetic import student_teacher
 
@@ -16,5 +16,6 @@ __all__ = [
     "check_images",
     "check_labels",
     "load",
+    "reader",
     "student_teacher",
 ]

@@ -58,10 +58,15 @@ def load(
     faudit.errors.DataError: unknown data set 'cifar-10'; did you mean 'cifar10'? ...
     """
     folder = Path(root or os.environ.get("FAUDIT_DATA") or Path.home() / ".cache" / "faudit")
-    return _reader(name)(folder.expanduser(), download).first(train_limit, test_limit)
+    return reader(name)(folder.expanduser(), download).first(train_limit, test_limit)
 
 
-def _reader(name: str) -> Callable[[Path, bool], Dataset]:
+def reader(name: str) -> Callable[[Path, bool], Dataset]:
+    """What reads the data set ``name``, ours or one that an installed package offers.
+
+    >>> reader("cifar10") is READERS["cifar10"]
+    True
+    """
     found = plugins.find(plugins.DATA, "data set", name, READERS, DataError)
     return partial(_offered, found) if isinstance(found, Plugin) else found
 

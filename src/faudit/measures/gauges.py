@@ -129,13 +129,14 @@ class Outputs(Gauge):
 
     def __init__(self) -> None:
         self.loss, self.accuracy = Mean(), Mean()
-        self.spread, self.softmax = 0.0, True
+        self.spread, self.softmax, self.classes = 0.0, True, 0
 
     def add(self, shown: Shown) -> None:
         logits, y = shown.seen.logits, shown.seen.y
         self.loss.add(shown.seen.losses)
         if y.dtype == torch.int64 and y.shape == logits.shape[:-1] and logits.shape[-1] > 1:
             self.accuracy.add_defined(marks(logits, y).nanmean(1))
+            self.classes = logits.shape[-1]
         self.softmax = self.softmax and _softmax_like(logits)
         if shown.again is not None:
             self.spread = max(self.spread, _spread(logits, shown.again))
@@ -145,7 +146,8 @@ class Outputs(Gauge):
         return {"loss": self.loss.value, "accuracy": accuracy}
 
     def facts(self) -> Facts:
-        return {"softmax_like": self.softmax, "nondeterministic_spread": self.spread}
+        chosen: Facts = {"classes": self.classes} if self.classes else {}
+        return {"softmax_like": self.softmax, "nondeterministic_spread": self.spread, **chosen}
 
 
 class Independence(Gauge):

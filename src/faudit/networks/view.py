@@ -8,7 +8,7 @@ leaves block l. A view never changes the module: hooks live for one forward pass
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from inspect import signature
@@ -172,7 +172,7 @@ class Network(ABC):
         known = sequence_at(model, "blocks")
         if blocks is None and not known and _reports(model):
             return ReportedNetwork(model)
-        shallow = isinstance(model, Staged) and blocks is None and not model.blocks
+        shallow = isinstance(model, Staged) and blocks is None and not _blocks_of(model)
         found = [] if shallow else find_blocks(model, blocks)
         names, modules = [name for name, _ in found], [module for _, module in found]
         stages = _stages_of(model)
@@ -430,6 +430,15 @@ def _updates(blocks: Sequence[nn.Module]) -> Iterator[list[Tensor | None]]:
             if isinstance(block, Residual):
                 hooks.enter_context(block.tap.register_forward_hook(keep(index)))
         yield seen
+
+
+def _blocks_of(model: Staged) -> Sized:
+    try:
+        return model.blocks
+    except AttributeError as error:
+        raise NetworkError(
+            f"{type(model).__name__} is Staged and has no .blocks; keep them there in a ModuleList"
+        ) from error
 
 
 def _unwrapped(model: nn.Module, blocks: Any) -> tuple[nn.Module, Any]:

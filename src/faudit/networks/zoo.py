@@ -211,7 +211,7 @@ NETWORKS: dict[str, Callable[..., Staged]] = {
 
 
 def make_network(
-    name: str, image: tuple[int, ...], classes: int, *, seed: int, **options: object
+    name: str, image: tuple[int, ...], classes: int, /, *, seed: int, **options: object
 ) -> nn.Module:
     """The network ``name`` for inputs of shape ``image`` (without batch), drawn from ``seed``.
 
@@ -222,10 +222,11 @@ def make_network(
     >>> make_network("resmlp", (1, 28, 28), 10, seed=0, width=16, depth=2).flat.in_features
     784
     """
-    make = _named(name)
+    make = network_class(name)
     parameters = dict(signature(make).parameters)
     check_seed(seed)
-    given = {"classes": classes, **_fit_input(name, parameters.keys(), image)}
+    given = {"classes": classes} if "classes" in parameters else {}
+    given |= _fit_input(name, parameters.keys(), image)
     open_ends = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
     known = {n: p.default for n, p in parameters.items() if p.kind not in open_ends}
     _check_options(name, options, {n: value for n, value in known.items() if n not in given})
@@ -237,13 +238,20 @@ def make_network(
             raise NetworkError(f"network {name!r}: {error}") from error
 
 
-def _named(name: str) -> Callable[..., nn.Module]:
+def network_class(name: str) -> Callable[..., nn.Module]:
+    """The network called ``name``: one of ``NETWORKS``, or one that an installed package offers.
+
+    >>> network_class("resmlp").__name__
+    'ResMLP'
+    """
     found = plugins.find(plugins.NETWORKS, "network", name, NETWORKS, NetworkError)
     if not isinstance(found, Plugin):
         return found
     made = found.load()
     if not (isinstance(made, type) and issubclass(made, nn.Module)):
-        raise NetworkError(f"{found.entry.value}, offered as network {name!r}, is no module")
+        raise NetworkError(
+            f"{found.entry.value}, offered as network {name!r}, is no class of torch.nn.Module"
+        )
     return made
 
 

@@ -25,6 +25,7 @@ FACTS = {
     "rule_unnamed": "nobody said what trained the model, so exact gradients taught its baseline",
     "detours": "who uses earlier states besides what left the block before",
     "tf32": "what a GPU rounded to TF32 though the network is in float32",
+    "classes": "how many classes the outputs choose from",
     "width": "entries per state, which float16's rounding floor depends on",
 }
 
@@ -40,6 +41,7 @@ UNCONVERGED = 0.01
 # Exact gradients foretell small moves: above 0.999 in all but one of 160 audited runs.
 FORETOLD = 0.9
 NEAR = 2.0
+GUESSED = 1.96
 
 
 class Flag(Record):
@@ -179,6 +181,20 @@ def _around_blocks(s: Situation) -> str:
     )
 
 
+def _at_chance(s: Situation) -> str:
+    d3, classes = s.findings.get("D3"), s.number("classes")
+    accuracy = d3.details.get("accuracy") if d3 else None
+    if accuracy is None or not classes:
+        return ""
+    chance, samples = 1 / classes, s.test_samples or FEW_TESTS
+    if accuracy > chance + GUESSED * (chance * (1 - chance) / samples) ** 0.5:
+        return ""
+    return (
+        f"the accuracy {accuracy:.3f} is no more than guessing among {classes:g} equally frequent"
+        " classes reaches; frozen blocks that do worse make no depth useful"
+    )
+
+
 def _half_precision(s: Situation) -> str:
     rounded = s.fact("frozen_rounded")
     if not rounded:
@@ -287,6 +303,7 @@ CHECKS: dict[str, tuple[str, Check]] = {
     "buffers-changed": ("Buffers changed", _buffers_changed),
     "batch-dependent": ("Samples depend on each other", _batch_dependent),
     "depth-ceiling": ("D3 at its ceiling", _depth_ceiling),
+    "at-chance": ("No better than guessing", _at_chance),
     "unmatched-baseline": ("Baseline without a rule", _unmatched_baseline),
     "around-blocks": ("A way around the blocks", _around_blocks),
     "half-precision": ("Baseline trained in float32", _half_precision),

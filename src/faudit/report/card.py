@@ -17,7 +17,7 @@ from faudit.baselines import frozen
 from faudit.bundle import Bundle
 from faudit.errors import BundleError, FauditError
 from faudit.measures.evidence import Evidence, Record
-from faudit.protocol import Finding, Flag, Thresholds, Verdict, diagnose
+from faudit.protocol import Finding, Flag, Thresholds
 from faudit.recipe import Recipe
 from faudit.studies.judging import judge_bundle
 
@@ -102,7 +102,7 @@ def make_card(bundle: Bundle, *, thresholds: Thresholds | None = None) -> AuditC
     """
     if bundle.evidence is None:
         raise BundleError(f"{bundle.folder} gives no card: nothing was measured, {bundle.outcome}")
-    verdict, outcome = _verdict(bundle, bundle.evidence, thresholds), bundle.outcome
+    verdict, outcome = judge_bundle(bundle, thresholds=thresholds).verdict, bundle.outcome
     return AuditCard(
         protocol=verdict.protocol,
         digest=bundle.recipe.digest,
@@ -125,13 +125,6 @@ def make_card(bundle: Bundle, *, thresholds: Thresholds | None = None) -> AuditC
         ),
         origin=_origin(bundle),
     )
-
-
-def _verdict(bundle: Bundle, evidence: Evidence, thresholds: Thresholds | None) -> Verdict:
-    # A run that broke was never tested, so there are no examples to compare.
-    if not bundle.outcome.tests:
-        return diagnose(evidence, thresholds=thresholds)
-    return judge_bundle(bundle, thresholds=thresholds).verdict
 
 
 def _baseline(bundle: Bundle) -> Baseline | None:

@@ -17,6 +17,7 @@ from faudit.bundle import MANIFEST, Bundle, Manifest, Outcome
 from faudit.errors import BundleError, FauditError
 from faudit.measures.evidence import Evidence
 from faudit.protocol import Case, Thresholds, Verdict, diagnose
+from faudit.provenance import NO_PLUGINS
 from faudit.recipe import Named, Recipe, Training
 from faudit.report import labels
 from faudit.report.cells import Check, Style, Tone, Value
@@ -574,7 +575,11 @@ def _namesakes(bundles: Iterable[Bundle]) -> list[Problem]:
 def _no_baseline(group: Group, seeds: list[int]) -> Problem:
     listed = ", ".join(map(str, seeds))
     what = f"no frozen-blocks run for seed{'s' * (len(seeds) > 1)} {listed}"
-    return Problem(what, group.name, "D3 is not evaluated there; train faudit.baselines.frozen.")
+    return Problem(
+        what,
+        group.name,
+        "D3 is not evaluated there; train the same recipe with --set training.trainable_blocks=0.",
+    )
 
 
 def _mixtures(bundles: Iterable[Bundle]) -> list[Problem]:
@@ -585,6 +590,19 @@ def _mixtures(bundles: Iterable[Bundle]) -> list[Problem]:
     told = []
     if len(codes) > 1:
         told.append(f"{len(codes)} versions of the code made these runs")
+    for packages, count in _plugin_codes(manifests).items():
+        if count > 1:
+            told.append(f"{count} versions of the code of {', '.join(packages)} made these runs")
     if len(torches) > 1:
         told.append(f"{len(torches)} versions of torch made these runs")
     return [Problem(t, "store", "Compare across them with care.") for t in told]
+
+
+def _plugin_codes(manifests: Iterable[Manifest]) -> dict[tuple[str, ...], int]:
+    """How many versions of the code of every plug-in there are."""
+    found: dict[tuple[str, ...], set[str]] = {}
+    for manifest in manifests:
+        packages = tuple(sorted(set(manifest.versions) - set(NO_PLUGINS)))
+        if packages:
+            found.setdefault(packages, set()).add(manifest.code.partition("+")[2])
+    return {packages: len(codes) for packages, codes in found.items()}

@@ -145,6 +145,11 @@ def _cards(runs: Runs) -> tuple[AuditCard, ...]:
     cards = [run if isinstance(run, AuditCard) else make_card(run) for run in given]
     if len({_setting(card.recipe).digest for card in cards}) > 1:
         raise FauditError("these runs differ by more than their seed; make one template for each")
+    if len({card.digest for card in cards}) < len(cards):
+        raise FauditError(
+            "two of these runs are one by their recipe and seed; name each once, or audit models"
+            " of your own with a seed= of their own"
+        )
     return tuple(sorted(cards, key=lambda card: card.recipe.seed))
 
 

@@ -72,7 +72,10 @@ def rule_class(name: str) -> type[CreditRule]:
         return found
     made = found.load()
     if not (isinstance(made, type) and issubclass(made, CreditRule)):
-        raise RuleError(f"{found.entry.value}, offered as rule {name!r}, is no CreditRule")
+        raise RuleError(
+            f"{found.entry.value}, offered as rule {name!r}, is no CreditRule class; let it inherit"
+            " from faudit.CreditRule"
+        )
     return made
 
 

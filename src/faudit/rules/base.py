@@ -82,7 +82,7 @@ def gaussian(rows: int, columns: int, scale: float, generator: torch.Generator) 
     >>> round(float(m.norm(dim=1).mean()), 1)
     1.0
     """
-    return torch.randn(rows, columns, generator=generator) * (scale / columns**0.5)
+    return torch.randn(rows, columns, generator=generator) * (scale / max(columns, 1) ** 0.5)
 
 
 def features_last(h: Tensor) -> Tensor:

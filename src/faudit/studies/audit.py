@@ -125,6 +125,7 @@ def audit(
     facts: Facts = {"was_training": any(m.training for m in network.module.modules())}
     if narrow := {t.dtype for t in _tensors(network.module)} & set(HALF):
         facts["frozen_rounded"] = ", ".join(sorted(str(t).removeprefix("torch.") for t in narrow))
+    _check_rule(rule)
     if rule is None:
         facts["rule_unnamed"] = True
     with untouched(network.module, seed):
@@ -333,12 +334,15 @@ def _plain(finding: Finding) -> dict[str, Any]:
     return {**finding.to_dict(), "value": value}
 
 
-def _named_rule(name: str | None, network: Network, train_on: Samples, seed: int) -> CreditRule:
-    if name is not None and not isinstance(name, str):
+def _check_rule(rule: object) -> None:
+    if rule is not None and not isinstance(rule, str | CreditRule):
         raise FauditError(
-            f"rule is a rule's name or a CreditRule, not {type(name).__name__}; for credits of your"
+            f"rule is a rule's name or a CreditRule, not {type(rule).__name__}; for credits of your"
             " own, measure(credits=...) and diagnose(correct=..., frozen_correct=...)"
         )
+
+
+def _named_rule(name: str | None, network: Network, train_on: Samples, seed: int) -> CreditRule:
     example = _first(train_on, 2)[0]
     rule = make_rule(name or "bp", network.layout(example), seed=seed)
     weight = next(network.module.parameters(), None)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from faudit.baselines import frozen
 from faudit.bundle import Bundle, Outcome
 from faudit.errors import BundleError
@@ -35,12 +38,17 @@ def judge_bundle(
     held = baseline or bundle.baseline
     verdict = diagnose(
         bundle.evidence,
-        correct=bundle.outcome.correct_examples(),
-        frozen_correct=None if held is None else held.correct_examples(),
+        correct=_correct(bundle.outcome),
+        frozen_correct=None if held is None else _correct(held),
         bp_accuracy=bp_accuracy,
         thresholds=thresholds,
     )
     return Judged(bundle, held, verdict)
+
+
+def _correct(outcome: Outcome) -> NDArray[np.bool_] | None:
+    """Which examples a run had right; None for one that broke before it was tested."""
+    return outcome.correct_examples() if outcome.tests else None
 
 
 def judge_store(

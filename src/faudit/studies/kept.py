@@ -52,6 +52,8 @@ class Keeper:
         test: tuple[Any, Tensor],
     ) -> Keeper:
         """A keeper of this network in ``folder``, which is made and must be empty."""
+        if name == "":
+            raise FauditError("name is empty; leave it out to name the model by its class")
         state = network.module.state_dict()
         weights = {key: _copied(key, value) for key, value in state.items()}
         about = _about(network, *test)  # runs the network, which may change its weights
@@ -90,6 +92,8 @@ class Keeper:
 
 
 def _made(folder: str | os.PathLike[str]) -> Path:
+    if not isinstance(folder, str | os.PathLike):
+        raise FauditError(f"keep is the path of a folder, not {folder!r}")
     path = Path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)

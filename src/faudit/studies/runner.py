@@ -27,8 +27,8 @@ from faudit.errors import BundleError, FauditError, NonFiniteError, RecipeError
 from faudit.measures.evidence import Evidence
 from faudit.measures.measure import measure
 from faudit.networks.view import Network
-from faudit.networks.zoo import make_network
-from faudit.provenance import code_of, versions
+from faudit.networks.zoo import make_network, network_class
+from faudit.provenance import absent_plugins, code_of, versions
 from faudit.recipe import OWN, Recipe
 from faudit.rules import make_rule, rule_class
 from faudit.rules.base import CreditRule
@@ -218,7 +218,19 @@ def check(
                 f" {memory_here() / 1e9:.3g}; make the network smaller, or train it elsewhere"
             )
         else:
-            rule_class(recipe.rule.name)
+            check_names(recipe)
+
+
+def check_names(recipe: Recipe) -> None:
+    """Refuse a rule, a network or data that nobody here has.
+
+    >>> check_names(Recipe(rule="dfaa"))
+    Traceback (most recent call last):
+    faudit.errors.RuleError: unknown rule 'dfaa'; did you mean 'dfa'?...
+    """
+    rule_class(recipe.rule.name)
+    network_class(recipe.network.name)
+    data.reader(recipe.data.name)
 
 
 def check_device(name: str) -> None:
@@ -240,6 +252,10 @@ def _assemble(recipe: Recipe, found: data.Dataset) -> tuple[Work, Learner]:
     network = Network.of(_module(recipe, found))
     sample = found.normalise(found.train.first(min(2, len(found.train))).images)
     sample = sample.to(recipe.device, getattr(torch, recipe.dtype))
+    if (outputs := network.layout(sample).classes) != found.classes:
+        raise RecipeError(
+            f"network {recipe.network.name!r} gives {outputs} logits for {found.classes} classes"
+        )
     rule = _rule(recipe, network, sample)
     work = Work(recipe, found, network, rule)
     return work, Learner(network, rule, recipe.training, sample, seed=recipe.seed)
@@ -307,6 +323,16 @@ def measure_again(
         raise BundleError(
             f"{found.folder} keeps an audit of a model that only its owner's code can build; judge"
             " its stored evidence instead (measure --no-again, or verify without --again)"
+        )
+    if absent := absent_plugins(recipe, found.manifest.versions):
+        raise BundleError(
+            f"{found.folder} was made with {', '.join(absent)}, which is not installed here;"
+            " --no-again judges the stored evidence"
+        )
+    if found.manifest.code.partition("+")[2] != code_of(recipe).partition("+")[2]:
+        raise BundleError(
+            f"{found.folder} was made by other code of its plug-ins than is installed here;"
+            " --no-again judges the stored evidence, --same-code of faudit train makes it anew"
         )
     with _threads(recipe.threads):
         network = found.network()

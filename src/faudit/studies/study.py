@@ -224,7 +224,8 @@ def _is_done(store: Store, recipe: Recipe) -> bool:
 
 def _announce(planned: Plan, shown: Board) -> None:
     for run in planned.cached:
-        shown.note(f"skipped, is there: {run.recipe.digest} {label(run.recipe)}")
+        other = f" ({run.note}; --same-code makes it again)" if "other code" in run.note else ""
+        shown.note(f"skipped, is there: {run.recipe.digest} {label(run.recipe)}{other}")
     shown.note(planned.summary())
 
 
@@ -327,9 +328,15 @@ def work(
 
 
 def _can_be_read(store: Store, digest: str) -> bool:
-    """Whether a wanted recipe is whole; one that is not must not keep workers from the others."""
+    """Whether a wanted recipe is whole and can be made here; others must not wait for it.
+
+    What this machine has no plug-in for is left to machines that have it.
+    """
+    from faudit.studies.runner import check_names
+
     try:
-        return store.recipe(digest).digest == digest
+        check_names(store.recipe(digest))
+        return True
     except FauditError as error:
         if digest not in store:
             print(f"passed over: {error}", file=sys.stderr, flush=True)
