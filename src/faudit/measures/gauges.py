@@ -136,7 +136,7 @@ class Outputs(Gauge):
         self.loss.add(shown.seen.losses)
         if y.dtype == torch.int64 and y.shape == logits.shape[:-1] and logits.shape[-1] > 1:
             self.accuracy.add_defined(marks(logits, y).nanmean(1))
-            self.classes = logits.shape[-1]
+        self.classes = logits.shape[-1] if logits.ndim > 1 else 0
         self.softmax = self.softmax and _softmax_like(logits)
         if shown.again is not None:
             self.spread = max(self.spread, _spread(logits, shown.again))

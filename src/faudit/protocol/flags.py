@@ -25,7 +25,7 @@ FACTS = {
     "rule_unnamed": "nobody said what trained the model, so exact gradients taught its baseline",
     "detours": "who uses earlier states besides what left the block before",
     "tf32": "what a GPU rounded to TF32 though the network is in float32",
-    "classes": "how many classes the outputs choose from",
+    "classes": "outputs per sample, which are as many classes where there are classes",
     "width": "entries per state, which float16's rounding floor depends on",
 }
 
