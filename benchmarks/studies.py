@@ -118,7 +118,7 @@ def overhead(folder: Path, pairs: int = 2) -> dict[str, float]:
     """A run within a study of one against the same run in a process of its own."""
     start = cpu_of(partial(study, [SMALL], folder / "start", 1))
     start -= cpu_of(partial(process, [SMALL], folder / "small"))
-    recipe = LONG.set(f"training.epochs={epochs_of(6.0)}")
+    recipe = LONG.set(f"training.epochs={epochs_of(60.0)}")
     alone, within = [], []
     for pair in range(pairs):
         alone.append(cpu_of(partial(process, [recipe], folder / f"alone-{pair}")))
