@@ -19,6 +19,7 @@ from faudit.networks.zoo import ResMLP, make_network
 from faudit.provenance import code_fingerprint, code_of, versions
 from faudit.recipe import Recipe
 from faudit.rules import RULES, rule_class, rule_options
+from faudit.studies.attempt import OOM, exit_code
 from faudit.studies.engines import Inline
 from faudit.studies.progress import Silent
 from faudit.studies.runner import check
@@ -85,6 +86,10 @@ class Fixed(TanhNet):
     def __init__(self, inputs=12):
         super().__init__(inputs, 4, 1, 7)
 
+class Hungry(TanhNet):
+    def __init__(self, inputs=12):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
 class Stubborn(TanhNet):
     def __init__(self, inputs=12, width=16):
         raise ValueError("width must be even")
@@ -116,6 +121,7 @@ tanh-net = my_credit.things:TanhNet
 resmlp = my_credit.things:TanhNet
 fixed = my_credit.things:Fixed
 open = my_credit.things:Open
+hungry = my_credit.things:Hungry
 stubborn = my_credit.things:Stubborn
 seen = my_credit.things:Seen
 no-network = my_credit.things:torch
@@ -228,7 +234,7 @@ def test_our_own_names_cannot_be_taken(installed: Path) -> None:
     ("name", "message"),
     [
         ("sign-dfaa", r"unknown rule 'sign-dfaa'; did you mean 'sign-dfa'\?"),
-        ("no-rule", "offered as rule 'no-rule', is no CreditRule"),
+        ("no-rule", "offered as rule 'no-rule', is no class that inherits from CreditRule"),
         ("not-there", "'not-there' of my-credit 1.5 cannot be loaded .* AttributeError"),
     ],
 )
@@ -256,8 +262,16 @@ def test_a_network_gets_what_it_asks_for(installed: Path) -> None:
         make_network("seen", (3, 8, 8), 5, seed=0, classes=9)
     with pytest.raises(NetworkError, match="network 'stubborn': width must be even"):
         make_network("stubborn", (3, 8, 8), 5, seed=0)
-    with pytest.raises(NetworkError, match="offered as network 'no-network', is no class of"):
+    with pytest.raises(
+        NetworkError, match="offered as network 'no-network', is no class that inherits"
+    ):
         make_network("no-network", (3, 8, 8), 5, seed=0)
+
+
+def test_a_network_that_gets_no_memory_is_no_misuse(installed: Path) -> None:
+    with pytest.raises(RuntimeError, match="allocate memory") as caught:
+        make_network("hungry", (3, 8, 8), 5, seed=0)
+    assert exit_code(caught.value) == OOM
 
 
 def test_a_network_without_stages_is_trained(installed: Path, tmp_path: Path) -> None:

@@ -489,7 +489,7 @@ def _judged(folders: Sequence[Path], again: bool, broken: list[str]) -> Iterator
     One of many that cannot be judged is added to ``broken``, and the others are.
     """
     from faudit.bundle import Bundle
-    from faudit.report.dossier import read
+    from faudit.report.dossier import namesakes, read
 
     stores = [folder for folder in folders if (folder / "runs").is_dir()]
     for store in stores:
@@ -499,9 +499,9 @@ def _judged(folders: Sequence[Path], again: bool, broken: list[str]) -> Iterator
         yield from _judged_beside(dossier, places, again, broken)
     named = [place for folder in folders if folder not in stores for place in _bundles_in(folder)]
     if named:
-        dossier = read([Bundle.load(place, tensors=False) for place in named])
-        broken += [str(problem) for problem in dossier.problems if "as one run" in problem.what]
-        yield from _judged_beside(dossier, named, again, broken)
+        bundles = [Bundle.load(place, tensors=False) for place in named]
+        broken += map(str, namesakes(bundles))
+        yield from _judged_beside(read(bundles), named, again, broken)
 
 
 def _bundles_in(folder: Path) -> list[Path]:

@@ -16,7 +16,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from faudit.errors import FauditError, unknown
 
@@ -97,6 +97,22 @@ def find(
         packages = " and ".join([offers[name].package, *rivals])
         raise error(f"{kind} {name!r} is offered by {packages}; uninstall all but one")
     return offers[name]
+
+
+def find_class(
+    group: str, kind: str, name: str, own: Mapping[str, T], base: type, error: type[FauditError]
+) -> T:
+    """faudit's own class of that name, or else the one that a package offers, of kind ``base``."""
+    found = find(group, kind, name, own, error)
+    if not isinstance(found, Plugin):
+        return found
+    made = found.load()
+    if not (isinstance(made, type) and issubclass(made, base)):
+        raise error(
+            f"{found.entry.value}, offered as {kind} {name!r}, is no class that inherits from"
+            f" {base.__name__}"
+        )
+    return cast(T, made)
 
 
 def _package(entry: EntryPoint) -> str:

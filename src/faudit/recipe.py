@@ -93,6 +93,11 @@ class Data(_Part):
     augment: bool = True
     labels: Literal["true", "random"] = "true"
 
+    @property
+    def own(self) -> bool:
+        """Whether these came from their owner's code, so that nobody else can load them."""
+        return self.name.startswith(OWN)
+
     _from_name = model_validator(mode="before")(_from_name)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from inspect import Parameter, signature
 
 import torch
@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from faudit import plugins
 from faudit.errors import NetworkError, unfit, unknown
 from faudit.networks.view import Residual, Staged
-from faudit.plugins import Plugin
 from faudit.seeds import check_seed
 
 
@@ -234,7 +233,7 @@ def make_network(
         torch.manual_seed(seed)
         try:
             return make(**given, **options)
-        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise NetworkError(f"network {name!r}: {error}") from error
 
 
@@ -244,15 +243,8 @@ def network_class(name: str) -> Callable[..., nn.Module]:
     >>> network_class("resmlp").__name__
     'ResMLP'
     """
-    found = plugins.find(plugins.NETWORKS, "network", name, NETWORKS, NetworkError)
-    if not isinstance(found, Plugin):
-        return found
-    made = found.load()
-    if not (isinstance(made, type) and issubclass(made, nn.Module)):
-        raise NetworkError(
-            f"{found.entry.value}, offered as network {name!r}, is no class of torch.nn.Module"
-        )
-    return made
+    own: Mapping[str, Callable[..., nn.Module]] = NETWORKS
+    return plugins.find_class(plugins.NETWORKS, "network", name, own, nn.Module, NetworkError)
 
 
 def _check_options(name: str, options: dict[str, object], known: dict[str, object]) -> None:

@@ -41,6 +41,7 @@ UNCONVERGED = 0.01
 # Exact gradients foretell small moves: above 0.999 in all but one of 160 audited runs.
 FORETOLD = 0.9
 NEAR = 2.0
+# Standard errors above 1 / classes that guessing reaches in one of forty cases.
 GUESSED = 1.96
 
 

@@ -349,7 +349,7 @@ def read(source: Source) -> Dossier:
         )
     settings = tuple(_settings(_runs(bundles)))
     named = source if isinstance(source, str | os.PathLike) else f"{len(bundles)} bundles"
-    problems += _namesakes(bundles) + _gaps(settings) + _mixtures(bundles)
+    problems += namesakes(bundles) + _gaps(settings) + _mixtures(bundles)
     return Dossier(settings, tuple(problems), Path(named).name or str(named), _claims(bundles))
 
 
@@ -556,7 +556,7 @@ def _gaps(settings: Iterable[Setting]) -> list[Problem]:
     return problems
 
 
-def _namesakes(bundles: Iterable[Bundle]) -> list[Problem]:
+def namesakes(bundles: Iterable[Bundle]) -> list[Problem]:
     """Kept audits of different models that nothing tells apart, so that only one is shown."""
     found: dict[str, set[str]] = {}
     for bundle in bundles:

@@ -71,7 +71,7 @@ def setting(recipe: Recipe) -> str:
     """
     training = recipe.training
     parts = [_network(recipe), data(recipe)]
-    if not recipe.data.name.startswith(OWN):  # whose owner alone knows
+    if not recipe.data.own:  # whose owner alone knows
         parts += [f"{training.epochs} epoch{'s' * (training.epochs != 1)}"]
     return ", ".join([*parts, f"λ = {training.penalty:g}"] if training.penalty else parts)
 
@@ -83,7 +83,7 @@ def data(recipe: Recipe) -> str:
     ('CIFAR-10', 'own data 1a2b3c4d')
     """
     name = recipe.data.name
-    return f"own data {name.removeprefix(OWN)}" if name.startswith(OWN) else DATA.get(name, name)
+    return f"own data {name.removeprefix(OWN)}" if recipe.data.own else DATA.get(name, name)
 
 
 def _network(recipe: Recipe) -> str:

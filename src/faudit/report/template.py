@@ -17,7 +17,7 @@ from faudit.bundle import Bundle
 from faudit.errors import FauditError, unknown
 from faudit.protocol import Thresholds
 from faudit.protocol.diagnosis import MEANING
-from faudit.recipe import OWN, Recipe
+from faudit.recipe import Recipe
 from faudit.report import escape, labels
 from faudit.report.card import AuditCard, make_card
 from faudit.report.cells import Cell, Check, Mark, Style, Value
@@ -179,7 +179,7 @@ def _training(cards: tuple[AuditCard, ...]) -> str:
         )
     recipe, t = cards[0].recipe, cards[0].recipe.training
     seeds = f"seed{'s' * (len(cards) > 1)} {_join((c.recipe.seed for c in cards), 'seeds')}"
-    if recipe.data.name.startswith(OWN):
+    if recipe.data.own:
         return (
             f"We trained {_network(recipe)} with {labels.rule(recipe)}"
             f"{_options(recipe.rule.options)} on {todo('data')} for {todo('epochs')} epochs"
@@ -252,7 +252,7 @@ def _baseline(cards: tuple[AuditCard, ...]) -> str:
     matched = all(one.matched for one in held)
     how = "the run's own recipe, except that" if matched else "another recipe, in which"
     recipe = cards[0].recipe
-    if recipe.data.name.startswith(OWN):
+    if recipe.data.own:
         how = (
             f"the same network trained for {recipe.training.epochs} epochs ({_optimised(recipe)}),"
             f" its embedding taught by {labels.rule(recipe) if matched else 'exact gradients'};"
@@ -470,7 +470,7 @@ def _saved(card: AuditCard) -> str:
     found = card.origin.files.get("rule.safetensors", "")
     if found != _no_tensors():
         return f"sha256 {found[:16]}" if found else ""
-    known = not card.recipe.data.name.startswith(OWN)
+    known = not card.recipe.data.own
     return "the rule has no state of its own" if known else ""
 
 

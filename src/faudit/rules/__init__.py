@@ -12,7 +12,6 @@ import torch
 from faudit import plugins
 from faudit.errors import RuleError, unfit, unknown
 from faudit.networks.view import Layout
-from faudit.plugins import Plugin
 from faudit.rules.base import CreditRule
 from faudit.rules.bridge import CreditBridge, StateBridge
 from faudit.rules.feedback import (
@@ -67,16 +66,7 @@ def rule_class(name: str) -> type[CreditRule]:
     >>> rule_class("dfa").__name__
     'DFA'
     """
-    found = plugins.find(plugins.RULES, "rule", name, RULES, RuleError)
-    if not isinstance(found, Plugin):
-        return found
-    made = found.load()
-    if not (isinstance(made, type) and issubclass(made, CreditRule)):
-        raise RuleError(
-            f"{found.entry.value}, offered as rule {name!r}, is no CreditRule class; let it inherit"
-            " from faudit.CreditRule"
-        )
-    return made
+    return plugins.find_class(plugins.RULES, "rule", name, RULES, CreditRule, RuleError)
 
 
 def _check_options(name: str, options: dict[str, object]) -> None:

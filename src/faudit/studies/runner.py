@@ -29,7 +29,7 @@ from faudit.measures.measure import measure
 from faudit.networks.view import Network
 from faudit.networks.zoo import make_network, network_class
 from faudit.provenance import absent_plugins, code_of, versions
-from faudit.recipe import OWN, Recipe
+from faudit.recipe import Recipe
 from faudit.rules import make_rule, rule_class
 from faudit.rules.base import CreditRule
 from faudit.seeds import derive
@@ -319,7 +319,7 @@ def measure_again(
     faudit.errors.BundleError: no-such-run is not a bundle: manifest.json is missing...
     """
     recipe = found.recipe.changed({"device": device})
-    if recipe.data.name.startswith(OWN):
+    if recipe.data.own:
         raise BundleError(
             f"{found.folder} keeps an audit of a model that only its owner's code can build; judge"
             " its stored evidence instead (measure --no-again, or verify without --again)"
